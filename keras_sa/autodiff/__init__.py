@@ -1,0 +1,47 @@
+"""Compile and differentiate on the Keras backend in use.
+
+Keras has no backend-neutral gradient; tests and benchmarks need one.
+"""
+
+import importlib
+
+import keras
+
+
+def backend_module():
+    """`jax_autodiff`, `torch_autodiff` or `tensorflow_autodiff`."""
+    return importlib.import_module(
+        f"keras_sa.autodiff.{keras.config.backend()}_autodiff"
+    )
+
+
+def compile(function):
+    """`function` of tensors, compiled as Keras would compile a model.
+
+    On torch, where Keras runs models eagerly, the function itself.
+    """
+    return backend_module().compile(function)
+
+
+def value_and_gradients(function):
+    """Turns a scalar function of tensors into value and gradients.
+
+    Args:
+        function: takes float tensors, returns a scalar tensor, or a pair of
+            it and other outputs.
+
+    Returns:
+        A function of the same tensors that returns what `function` returns
+        and a tuple of gradients, one per argument.
+    """
+    return backend_module().value_and_gradients(function)
+
+
+def wait(tensors):
+    """Waits until the tensors are computed; for timing."""
+    return backend_module().wait(tensors)
+
+
+def float64():
+    """A context in which float64 tensors stay float64."""
+    return backend_module().float64()

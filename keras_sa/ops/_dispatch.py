@@ -1,0 +1,50 @@
+"""Choose one implementation of an op from a plain table.
+
+Every implementation module has two functions with the same argument:
+`why_not(arguments)` returns a sentence when it cannot do the job, else `None`,
+and `forward(arguments)` does it.
+"""
+
+
+def choose(table, implementation, arguments):
+    """Returns the module that will run.
+
+    Args:
+        table: dict of name to module, in order of preference.
+        implementation: `None` for the first module without an objection, or
+            a name from the table. A named module never falls back.
+        arguments: what `why_not` and `forward` receive.
+
+    Returns:
+        A module of the table.
+
+    Raises:
+        ValueError: when the name is unknown, or nothing can do the job.
+    """
+    if implementation is None:
+        return _first_without_objection(table, arguments)
+    if implementation not in table:
+        raise ValueError(
+            f"`implementation` is expected to be None or one of {sorted(table)}"
+            f". Received: implementation={implementation!r}"
+        )
+    module = table[implementation]
+    objection = module.why_not(arguments)
+    if objection is not None:
+        raise ValueError(
+            f"{objection} Pass implementation=None to let another one run. "
+            f"Received: implementation={implementation!r}"
+        )
+    return module
+
+
+def _first_without_objection(table, arguments):
+    objections = {}
+    for name, module in table.items():
+        objections[name] = module.why_not(arguments)
+        if objections[name] is None:
+            return module
+    raise ValueError(
+        "No implementation can do this. Received objections: "
+        + " ".join(f"{name}: {text}" for name, text in objections.items())
+    )

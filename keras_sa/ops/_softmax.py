@@ -1,0 +1,73 @@
+"""The masked softmax that every blocked implementation shares.
+
+Letters: `R` rows (queries), `S` columns (keys), `E` value head dim.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def compute_dtype(dtype):
+    """The dtype of scores and sums: float32 at least."""
+    return keras.backend.result_type(dtype, "float32")
+
+
+def attend(
+    scores,
+    value,
+    visible,
+    *,
+    sinks=None,
+    return_lse=False,
+    dropout=0.0,
+    seed=None,
+):
+    """Softmax over the visible columns, times the values.
+
+    Args:
+        scores: `[..., R, S]`, float32 or float64.
+        value: `[..., S, E]` in the same dtype.
+        visible: boolean, broadcasts to `scores`.
+        sinks: optional extra logits in the denominator, broadcast to
+            `[..., R, 1]`.
+        return_lse: whether the log-sum-exp is wanted.
+        dropout: rate of dropout on the weights.
+        seed: `keras.random.SeedGenerator` or int for the dropout.
+
+    Returns:
+        output `[..., R, E]` and log-sum-exp `[..., R]` or `None`. A row that
+        sees nothing has output 0 and, without sinks, log-sum-exp -inf.
+    """
+    lowest = float(np.finfo(keras.backend.standardize_dtype(scores.dtype)).min)
+    scores = ops.where(visible, scores, lowest)
+    weights = ops.softmax(scores, axis=-1)
+    dropped = (
+        keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
+    )
+    output = ops.matmul(dropped, value)
+    # In a row that sees nothing, the softmax is uniform.
+    something = ops.any(visible, axis=-1, keepdims=True)
+    output = ops.where(something, output, ops.zeros_like(output))
+    if sinks is None and not return_lse:
+        return output, None
+    lse = _log_sum_exp(scores, weights)
+    if sinks is not None:
+        lse = ops.where(something, lse, lowest / 2)
+        total = ops.logaddexp(lse, sinks)
+        return output * ops.exp(lse - total), total[..., 0]
+    return output, ops.where(something, lse, -float("inf"))[..., 0]
+
+
+def _log_sum_exp(scores, weights):
+    """log-sum-exp from the softmax: log(weight) is score - log-sum-exp, best
+    read off at the highest score."""
+    highest = ops.max(scores, axis=-1, keepdims=True)
+    return highest - ops.log(ops.max(weights, axis=-1, keepdims=True))
+
+
+def scale_and_cap(scores, scale, logit_soft_cap):
+    """`scores * scale`, or `c * tanh(scores * scale / c)` with a soft cap."""
+    if logit_soft_cap is None:
+        return scores * scale
+    return logit_soft_cap * ops.tanh(scores * (scale / logit_soft_cap))

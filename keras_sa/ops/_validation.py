@@ -1,0 +1,213 @@
+"""Checks that run before any work, with messages in the Keras form."""
+
+import keras
+import numpy as np
+
+
+def check_positive_int(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ValueError(
+            f"`{name}` is expected to be a positive integer. "
+            f"Received: {name}={value!r} (of type {type(value).__name__})"
+        )
+    if value < 1:
+        raise ValueError(
+            f"`{name}` is expected to be a positive integer. "
+            f"Received: {name}={value}"
+        )
+    return int(value)
+
+
+def check_one_of(name, value, choices):
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` is expected to be one of {tuple(choices)}. "
+            f"Received: {name}={value!r}"
+        )
+    return value
+
+
+def check_rate(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(
+            f"`{name}` is expected to be a number in [0, 1). "
+            f"Received: {name}={value!r}"
+        )
+    if not 0 <= value < 1:
+        raise ValueError(
+            f"`{name}` is expected to be a number in [0, 1). "
+            f"Received: {name}={value}"
+        )
+    return value
+
+
+def check_qkv(query, key, value):
+    """Self-attention shapes: `[B, n, H, D]`, `[B, n, K, D]`, `[B, n, K, E]`."""
+    shapes = {
+        "query": tuple(query.shape),
+        "key": tuple(key.shape),
+        "value": tuple(value.shape),
+    }
+    received = ", ".join(f"{k}.shape={v}" for k, v in shapes.items())
+    for name, shape in shapes.items():
+        if len(shape) != 4:
+            raise ValueError(
+                f"`{name}` is expected to have rank 4: [batch, length, heads, "
+                f"head_dim]. Received: {received}"
+            )
+    for what, axis in (("batch sizes", 0), ("lengths", 1)):
+        if not _all_equal(shape[axis] for shape in shapes.values()):
+            raise ValueError(
+                f"`query`, `key` and `value` are expected to have equal {what}"
+                " (self-attention). For cross-attention use "
+                "`keras.ops.dot_product_attention`. "
+                f"Received: {received}"
+            )
+    num_heads, num_key_value_heads = shapes["query"][2], shapes["key"][2]
+    if shapes["value"][2] != num_key_value_heads:
+        raise ValueError(
+            "`key` and `value` are expected to have the same number of heads. "
+            f"Received: {received}"
+        )
+    if num_heads % num_key_value_heads != 0:
+        raise ValueError(
+            "The number of query heads is expected to be a multiple of the "
+            f"number of key/value heads. Received: {received}"
+        )
+    if shapes["query"][3] != shapes["key"][3]:
+        raise ValueError(
+            "`query` and `key` are expected to have the same head dim. "
+            f"Received: {received}"
+        )
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not keras.backend.is_float_dtype(tensor.dtype):
+            raise ValueError(
+                f"`{name}` is expected to be floating point. Received: "
+                f"{name}.dtype={keras.backend.standardize_dtype(tensor.dtype)}"
+            )
+
+
+def _all_equal(sizes):
+    """Whether the sizes that are known agree."""
+    return len({size for size in sizes if size is not None}) <= 1
+
+
+def check_mask_dtype(name, mask):
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if dtype != "bool" and "int" not in dtype:
+        raise ValueError(
+            f"`{name}` is expected to be boolean or integer, with true or 1 "
+            f"for what may be seen. Received: {name}.dtype={dtype}"
+        )
+
+
+def check_padding_mask(padding_mask, batch_size, length):
+    """Returns the mask as a boolean tensor `[B, n]`, or `None`."""
+    if padding_mask is None:
+        return None
+    padding_mask = keras.ops.convert_to_tensor(padding_mask)
+    check_mask_dtype("padding_mask", padding_mask)
+    shape = tuple(padding_mask.shape)
+    expected = (batch_size, length)
+    if len(shape) != 2 or not all(
+        _all_equal(pair) for pair in zip(shape, expected)
+    ):
+        raise ValueError(
+            f"`padding_mask` is expected to have shape {expected}. "
+            f"Received: padding_mask.shape={shape}"
+        )
+    return keras.ops.cast(padding_mask, "bool")
+
+
+def check_attention_mask(attention_mask, batch_size, length):
+    """Returns the mask as a boolean tensor `[B or 1, n, n]`, or `None`."""
+    if attention_mask is None:
+        return None
+    attention_mask = keras.ops.convert_to_tensor(attention_mask)
+    check_mask_dtype("attention_mask", attention_mask)
+    shape = tuple(attention_mask.shape)
+    fits = len(shape) == 3 and (
+        shape[0] == 1 or _all_equal((shape[0], batch_size))
+    )
+    if not fits or not _all_equal((*shape[1:], length)):
+        raise ValueError(
+            f"`attention_mask` is expected to have shape ({batch_size} or 1, "
+            f"{length}, {length}). "
+            f"Received: attention_mask.shape={shape}"
+        )
+    return keras.ops.cast(attention_mask, "bool")
+
+
+def check_sinks(sinks, num_heads):
+    if sinks is None:
+        return None
+    sinks = keras.ops.convert_to_tensor(sinks)
+    if tuple(sinks.shape) != (num_heads,):
+        raise ValueError(
+            f"`sinks` is expected to have shape ({num_heads},): one logit per "
+            f"query head. Received: sinks.shape={tuple(sinks.shape)}"
+        )
+    return sinks
+
+
+def check_number(name, value):
+    """A positive Python number or a scalar tensor, or `None`."""
+    if isinstance(value, (int, float)) and not value > 0:
+        raise ValueError(
+            f"`{name}` is expected to be None or a positive number. "
+            f"Received: {name}={value}"
+        )
+    return value
+
+
+def check_permutation(permutation, batch_size, length, num_key_value_heads):
+    """Returns an int32 tensor of shape `[n]`, `[B, n]` or `[B, K, n]`."""
+    values = concrete(permutation)
+    permutation = keras.ops.convert_to_tensor(permutation)
+    shape = tuple(permutation.shape)
+    fits = (
+        1 <= len(shape) <= 3
+        and _all_equal((shape[-1], length))
+        and (len(shape) < 2 or shape[0] == 1 or _all_equal((shape[0], batch_size)))
+        and (len(shape) < 3 or shape[1] == num_key_value_heads)
+    )
+    if not fits:
+        raise ValueError(
+            f"`permutation` is expected to have shape ({length},), "
+            f"({batch_size}, {length}) or ({batch_size} or 1, "
+            f"{num_key_value_heads}, {length}). "
+            f"Received: permutation.shape={shape}"
+        )
+    dtype = keras.backend.standardize_dtype(permutation.dtype)
+    if "int" not in dtype:
+        raise ValueError(
+            "`permutation` is expected to hold integers. "
+            f"Received: permutation.dtype={dtype}"
+        )
+    if values is not None:
+        _check_is_permutation(values)
+    return keras.ops.cast(permutation, "int32")
+
+
+def _check_is_permutation(values):
+    expected = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    if not np.array_equal(np.sort(values, axis=-1), expected):
+        raise ValueError(
+            "`permutation` is expected to hold every position 0 .. "
+            f"{values.shape[-1] - 1} once. Received: permutation={values}"
+        )
+
+
+def concrete(x):
+    """The value as a numpy array, or `None` while a framework traces."""
+    if keras.config.backend() == "torch":
+        from keras_sa.ops import torch_tracing
+
+        if torch_tracing.is_tracing():
+            return None
+    try:
+        return keras.ops.convert_to_numpy(x)
+    # A JAX tracer raises a TypeError, a tensor of a TensorFlow graph a
+    # NotImplementedError.
+    except (TypeError, NotImplementedError):
+        return None

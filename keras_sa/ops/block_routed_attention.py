@@ -1,0 +1,380 @@
+"""Mixture of block attention (MoBA): each query chooses the blocks it reads.
+
+A token reads its own block and the best `top_k - 1` other blocks by the dot
+product of its query with the mean key of the block. Queries that chose the
+same block are packed in tiles, so that every tile is one small dense product:
+O(n k b) work for blocks of b tokens, and no n x n tensor.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G = H / K`,
+`N = B * K`, `D` head dim, `E` value head dim, `b` tokens in a block, `c` blocks
+of a sequence, `r = top_k - 1` routed blocks, `M = N * n * G * r` pairs of a
+query and a block, `t` tiles, `T` pairs in a tile.
+"""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_sa.ops import _softmax
+from keras_sa.ops import _validation
+from keras_sa.ops import merging
+from keras_sa.ops import permutation as permutations
+from keras_sa.ops.windowed import api
+
+_TILE = 64
+
+
+def block_routed_attention(
+    query,
+    key,
+    value,
+    *,
+    block_size,
+    top_k,
+    causal=False,
+    padding_mask=None,
+    attention_mask=None,
+    scale=None,
+    logit_soft_cap=None,
+    sinks=None,
+    return_lse=False,
+    dropout=0.0,
+    seed=None,
+    implementation=None,
+):
+    """Attention to a token's own block and the blocks that its query chooses.
+
+    Blocks are counted over the real tokens of each example, so padding
+    changes nothing. The choice has no gradient; the attention has.
+
+    Args:
+        query: `[B, n, H, D]`, any float dtype.
+        key: `[B, n, K, D]`; `K` divides `H`.
+        value: `[B, n, K, E]`.
+        block_size: int >= 1, tokens in a block.
+        top_k: int >= 1, blocks that a token reads, its own included.
+        causal: whether a token sees no later token. It then chooses among
+            past blocks, and its own block is masked causally.
+        padding_mask: optional `[B, n]`, true or 1 for real tokens. Padding is
+            seen by nobody, and its output is 0.
+        attention_mask: optional `[B or 1, n, n]`, true or 1 where a row may
+            see a column, in addition. It does not change the choice.
+        scale: factor on the scores; default `1 / sqrt(D)`.
+        logit_soft_cap: optional `c`: scores become `c * tanh(score / c)`.
+        sinks: optional `[H]`: one extra logit per head in the denominator.
+        return_lse: whether to return the log-sum-exp of the scores as well.
+        dropout: rate of dropout on the attention weights.
+        seed: `keras.random.SeedGenerator` or int for the dropout.
+        implementation: `None` or "portable".
+
+    Returns:
+        `[B, n, H, E]` in the dtype of `value`; with `return_lse` also
+        `[B, n, H]`, float32 at least.
+
+    Raises:
+        ValueError: if a shape, dtype or argument is not as above.
+
+    Example:
+
+    >>> import keras
+    >>> x = keras.random.normal((2, 100, 4, 16), seed=0)
+    >>> keras_sa.ops.block_routed_attention(
+    ...     x, x, x, block_size=16, top_k=3, causal=True
+    ... ).shape
+    (2, 100, 4, 16)
+
+    Reference:
+        MoBA, https://arxiv.org/abs/2502.13189
+    """
+    block_size = _validation.check_positive_int("block_size", block_size)
+    top_k = _validation.check_positive_int("top_k", top_k)
+    _validation.check_one_of("implementation", implementation, (None, "portable"))
+    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
+    _validation.check_qkv(query, key, value)
+    batch_size, length = query.shape[:2]
+    padding_mask = _validation.check_padding_mask(padding_mask, batch_size, length)
+    attention_mask = _validation.check_attention_mask(
+        attention_mask, batch_size, length
+    )
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    slots = _Slots(key, block_size, padding_mask)
+    output, lse = api.windowed_attention(
+        query,
+        key,
+        value,
+        slots.order,
+        reach=(0, 0),
+        window_size=block_size,
+        neighborhood="block",
+        causal=causal,
+        padding_mask=padding_mask,
+        attention_mask=attention_mask,
+        exclude_local=None,
+        scale=scale,
+        logit_soft_cap=logit_soft_cap,
+        sinks=sinks,
+        return_lse=True,
+        dropout=dropout,
+        seed=seed,
+        implementation="portable",
+    )
+    if top_k == 1:
+        return (output, lse) if return_lse else output
+    tiles = _Tiles.pack(_choose_blocks(query, key, slots, top_k, causal), slots)
+
+    def attend_to_tile(query, key, value, visible):
+        scores = ops.matmul(query, ops.transpose(key, (0, 2, 1)))
+        return _softmax.attend(
+            _softmax.scale_and_cap(scores, scale, logit_soft_cap),
+            value,
+            visible,
+            return_lse=True,
+            dropout=dropout,
+            seed=seed,
+        )
+
+    outputs, lses = _routed_parts(
+        query, key, value, slots, tiles, attention_mask, attend_to_tile
+    )
+    return merging.merge_attention(
+        [output, *outputs], [lse, *lses], return_lse=return_lse
+    )
+
+
+def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
+    """Boolean `[B, n, H, c]`: the blocks each query reads, its own included.
+
+    Args: as in `block_routed_attention`.
+    """
+    slots = _Slots(key, block_size, padding_mask)
+    own = ops.one_hot(slots.own_block(), slots.num_blocks)  # [n, c]
+    own = ops.broadcast_to(
+        own[None, :, None, :] > 0, slots.rows_shape(query, slots.num_blocks)
+    )
+    reads = own
+    if top_k > 1:
+        chosen, is_choice = _choose_blocks(query, key, slots, top_k, causal)
+        hits = ops.one_hot(
+            ops.where(is_choice, chosen, -1), slots.num_blocks
+        )  # [N, n, G, r, c]
+        reads = ops.logical_or(own, ops.any(hits > 0, axis=3))
+    rows, length, group, num_blocks = ops.shape(reads)
+    reads = ops.reshape(reads, (rows, length, group * num_blocks))
+    reads = slots.restore(ops.cast(reads, "float32"))
+    return ops.reshape(reads, (-1, length, query.shape[2], num_blocks)) > 0
+
+
+class _Slots:
+    """The tokens of each example in order, padding last, cut in blocks."""
+
+    def __init__(self, key, block_size, padding_mask):
+        self.batch_size, self.length, self.num_kv_heads = ops.shape(key)[:3]
+        self.block_size = block_size
+        self.num_blocks = (self.length + block_size - 1) // block_size
+        self.padding_mask = padding_mask
+        order = ops.arange(self.length, dtype="int32")
+        if padding_mask is not None:
+            order = permutations.padding_last(order, padding_mask)
+        self.order = order  # [n] or [B, n]
+
+    def rows_shape(self, query, last):
+        group = query.shape[2] // self.num_kv_heads
+        return (self.batch_size * self.num_kv_heads, self.length, group, last)
+
+    def own_block(self):
+        """The block of each slot `[n]`."""
+        return ops.arange(self.length, dtype="int32") // self.block_size
+
+    def heads(self, x):
+        """`[B, n, K * G, F]` in slot order `[N, n, G * F]`, padding zero."""
+        if self.padding_mask is not None:
+            real = self.padding_mask[:, :, None, None]
+            x = ops.where(real, x, ops.zeros_like(x))
+        shape = (self.batch_size, self.length, self.num_kv_heads, -1)
+        x = permutations.permute_heads(ops.reshape(x, shape), self.order)
+        return ops.cast(x, _softmax.compute_dtype(x.dtype))
+
+    def blocks(self, x):
+        """`[N, n, ...]` as `[N, c, b, ...]`."""
+        rows, length, *features = ops.shape(x)
+        missing = self.num_blocks * self.block_size - length
+        x = permutations.pad_end(x, missing, 0, axis=1)
+        return ops.reshape(
+            x, (rows, self.num_blocks, self.block_size, *features)
+        )
+
+    def is_real(self):
+        """Boolean `[N, n]`: the slots that hold real tokens."""
+        shape = (self.batch_size, self.num_kv_heads, self.length)
+        if self.padding_mask is None:
+            return ops.ones((shape[0] * shape[1], shape[2]), dtype="bool")
+        valid = permutations.is_valid(self.order, self.padding_mask)
+        return ops.reshape(ops.broadcast_to(valid[:, None], shape), (-1, shape[2]))
+
+    def restore(self, x):
+        """`[N, n, F]` in slot order as `[B, n, K, F]`."""
+        return permutations.unpermute_heads(
+            x,
+            permutations.invert_permutation(self.order),
+            self.batch_size,
+            self.num_kv_heads,
+        )
+
+
+def _choose_blocks(query, key, slots, top_k, causal):
+    """The routed blocks: ids `[N, n, G, r]` and which of them are choices."""
+    keys = slots.blocks(slots.heads(key))  # [N, c, b, D]
+    is_real = ops.cast(slots.blocks(slots.is_real()), keys.dtype)  # [N, c, b]
+    count = ops.sum(is_real, axis=2)  # [N, c]
+    mean = ops.sum(keys, axis=2) / ops.maximum(count, 1)[..., None]
+    queries = ops.reshape(
+        slots.heads(query), slots.rows_shape(query, query.shape[-1])
+    )
+    affinity = ops.einsum("nigd,ncd->nigc", queries, mean)
+    own, block = slots.own_block(), ops.arange(slots.num_blocks, dtype="int32")
+    if causal:
+        eligible = block[None, :] < own[:, None]
+    else:
+        eligible = block[None, :] != own[:, None]
+    eligible = ops.logical_and(
+        eligible[None, :, None, :], (count > 0)[:, None, None, :]
+    )
+    lowest = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).min)
+    affinity = ops.where(eligible, affinity, lowest)
+    # Room for the choice when there are fewer blocks than choices.
+    affinity = permutations.pad_end(affinity, top_k - 1, lowest, axis=3)
+    best, chosen = ops.top_k(ops.stop_gradient(affinity), top_k - 1)
+    is_choice = ops.logical_and(best > lowest, slots.is_real()[:, :, None, None])
+    return ops.cast(chosen, "int32"), is_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiles:
+    """Pairs of a query and a block, packed by block.
+
+    Attributes:
+        block: `[t]`: the block of each tile, counted over all of `N * c`.
+        pair: `[t, T]`: the pairs in each tile.
+        is_pair: boolean `[t, T]`: places in use.
+        place: `[M]`: where each pair is in the flat tiles.
+        is_choice: boolean `[M]`: the pairs that are a real choice.
+        num_routed: `r`.
+    """
+
+    block: Any
+    pair: Any
+    is_pair: Any
+    place: Any
+    is_choice: Any
+    num_routed: int
+
+    @classmethod
+    def pack(cls, choices, slots):
+        chosen, is_choice = choices  # [N, n, G, r]
+        rows, num_routed = ops.shape(chosen)[0], chosen.shape[3]
+        total = rows * slots.num_blocks  # blocks of all sequences
+        sequence = ops.arange(rows, dtype="int32")[:, None, None, None]
+        block = ops.where(is_choice, sequence * slots.num_blocks + chosen, total)
+        block = ops.reshape(ops.cast(block, "int32"), (-1,))  # [M]
+        order = permutations.order_by(block)
+        start = ops.searchsorted(
+            ops.take(block, order, axis=0), ops.arange(total + 1, dtype="int32")
+        )
+        start = ops.cast(start, "int32")  # the first pair of each block
+        tiles = (start[1:] - start[:-1] + _TILE - 1) // _TILE
+        tile_end = ops.cumsum(tiles)
+        tile_start = tile_end - tiles
+        num_pairs = ops.shape(block)[0]
+        num_tiles = num_pairs // _TILE + total  # the most there can be
+        tile = ops.arange(num_tiles, dtype="int32")
+        tile_block = ops.searchsorted(
+            ops.cast(tile_end, "int32"), tile, side="right"
+        )
+        tile_block = ops.minimum(ops.cast(tile_block, "int32"), total - 1)
+        first = _take(start, tile_block) + _TILE * (
+            tile - ops.cast(_take(tile_start, tile_block), "int32")
+        )
+        rank = first[:, None] + ops.arange(_TILE, dtype="int32")
+        is_pair = rank < _take(start, tile_block + 1)[:, None]
+        pair = _take(order, ops.minimum(rank, num_pairs - 1))
+        known = ops.minimum(block, total - 1)
+        place = permutations.invert_permutation(order) - _take(start, known)
+        place = place + _TILE * ops.cast(_take(tile_start, known), "int32")
+        is_choice = ops.reshape(is_choice, (-1,))
+        place = ops.where(is_choice, place, 0)
+        return cls(tile_block, pair, is_pair, place, is_choice, num_routed)
+
+
+def _take(x, index):
+    return ops.take(x, index, axis=0)
+
+
+def _routed_parts(query, key, value, slots, tiles, attention_mask, attend):
+    """The routed blocks' attention: `r` outputs `[B, n, H, E]` and `r`
+    log-sum-exps `[B, n, H]`."""
+    row = tiles.pair // tiles.num_routed  # [t, T] of N * n * G
+    is_real = slots.blocks(slots.is_real())  # [N, c, b]
+    is_real = ops.reshape(is_real, (-1, slots.block_size))
+    visible = ops.logical_and(
+        tiles.is_pair[:, :, None], _take(is_real, tiles.block)[:, None]
+    )
+    if attention_mask is not None:
+        allowed = _look_up(attention_mask, row, tiles.block, slots, query)
+        visible = ops.logical_and(visible, allowed)
+    output, lse = attend(
+        _take(_flat(slots.heads(query), query.shape[3:]), row),
+        _take(_flat_blocks(slots, key), tiles.block),
+        _take(_flat_blocks(slots, value), tiles.block),
+        visible,
+    )
+    value_dim = value.shape[3]
+    output = _take(_flat(output, (value_dim,)), tiles.place)  # [M, E]
+    lse = _take(ops.reshape(lse, (-1,)), tiles.place)
+    lse = ops.where(tiles.is_choice, lse, -float("inf"))
+    output = _restore(output, slots, query, tiles.num_routed, value_dim)
+    lse = _restore(lse, slots, query, tiles.num_routed, 1)
+    outputs = ops.unstack(ops.cast(output, value.dtype), axis=3)
+    return outputs, ops.unstack(lse[..., 0], axis=3)
+
+
+def _flat(x, shape):
+    return ops.reshape(x, (-1, *shape))
+
+
+def _flat_blocks(slots, x):
+    """`[B, n, K, F]` as blocks `[N * c, b, F]`."""
+    return _flat(slots.blocks(slots.heads(x)), (slots.block_size, x.shape[3]))
+
+
+def _restore(x, slots, query, num_routed, features):
+    """`[M, F]` as `[B, n, H, r, F]`."""
+    rows = slots.rows_shape(query, -1)
+    x = slots.restore(ops.reshape(x, (rows[0], rows[1], -1)))
+    return ops.reshape(
+        x, (-1, rows[1], query.shape[2], num_routed, features)
+    )
+
+
+def _look_up(mask, row, block, slots, query):
+    """Boolean `[t, T, b]`: the attention mask for each pair's block."""
+    length, kv_heads = slots.length, slots.num_kv_heads
+    order = ops.broadcast_to(
+        slots.order if len(slots.order.shape) == 2 else slots.order[None],
+        (slots.batch_size, length),
+    )
+    slot = row // (query.shape[2] // kv_heads)  # [t, T] of N * n
+    example = slot // length // kv_heads
+    flat_order = ops.reshape(order, (-1,))
+    row_position = _take(flat_order, example * length + slot % length)
+    key_slot = block % slots.num_blocks * slots.block_size
+    key_slot = key_slot[:, None] + ops.arange(slots.block_size, dtype="int32")
+    key_slot = ops.minimum(key_slot, length - 1)  # [t, b]
+    example = block // slots.num_blocks // kv_heads  # [t]
+    key_position = _take(flat_order, example[:, None] * length + key_slot)
+    index = row_position[:, :, None] * length + key_position[:, None, :]
+    if mask.shape[0] != 1:
+        index = index + example[:, None, None] * length * length
+    return _take(ops.reshape(mask, (-1,)), index)

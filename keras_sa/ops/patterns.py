@@ -1,0 +1,189 @@
+"""Who sees whom: the boolean mask and the neighbour list of each pattern.
+
+This is the written meaning of every attention of the package. The oracle, the
+attention scores of the layers and the analysis of the attention graph all read
+it; the fast implementations are tested against it. Masks are O(n^2) and say
+so; neighbour lists are O(n w).
+
+Letters: `n` tokens, `w` window, `B` batch, `K` key/value heads.
+"""
+
+from keras import ops
+
+from keras_sa.ops import permutation as permutations
+
+
+def window_reach(window_size, causal):
+    """How many positions a sliding window reaches `(left, right)`.
+
+    Args:
+        window_size: tokens in the window, the token itself included.
+        causal: whether the window looks back only.
+
+    Returns:
+        `(w - 1, 0)` if causal, else `(w // 2, (w - 1) // 2)`.
+    """
+    if causal:
+        return window_size - 1, 0
+    return window_size // 2, (window_size - 1) // 2
+
+
+def sliding_window_mask(length, window_size, causal=False):
+    """Boolean `[n, n]`: row i may look at column j."""
+    left, right = window_reach(window_size, causal)
+    position = ops.arange(length, dtype="int32")
+    distance = position[:, None] - position[None, :]
+    return ops.logical_and(distance <= left, distance >= -right)
+
+
+def stochastic_mask(
+    permutation,
+    window_size,
+    neighborhood="window",
+    causal=False,
+    exclude_local=None,
+):
+    """Boolean `[..., n, n]` of stochastic attention, in original positions.
+
+    Args:
+        permutation: int32 `[..., n]`, padding last.
+        window_size: `w`.
+        neighborhood: `"window"` or `"block"`.
+        causal: whether j must not come after i in the original order.
+        exclude_local: optional int: hide what a sliding window of this size
+            shows.
+    """
+    slot = permutations.invert_permutation(permutation)
+    row, column = slot[..., :, None], slot[..., None, :]
+    if neighborhood == "block":
+        mask = row // window_size == column // window_size
+    else:
+        left, right = window_reach(window_size, causal=False)
+        mask = ops.logical_and(row - column <= left, column - row <= right)
+    length = ops.shape(permutation)[-1]
+    if causal:
+        position = ops.arange(length, dtype="int32")
+        mask = ops.logical_and(mask, position[None, :] <= position[:, None])
+    if exclude_local is not None:
+        local = sliding_window_mask(length, exclude_local, causal)
+        mask = ops.logical_and(mask, ops.logical_not(local))
+    return mask
+
+
+def padding_pairs_mask(padding_mask):
+    """Boolean `[B, n, n]`: both the row and the column are real tokens."""
+    return ops.logical_and(padding_mask[:, :, None], padding_mask[:, None, :])
+
+
+def block_routed_mask(routes, block_size, padding_mask=None, causal=False):
+    """Boolean `[B, H, n, n]` of block-routed attention.
+
+    Args:
+        routes: boolean `[B, n, H, blocks]`: the blocks each query looks at,
+            its own included.
+        block_size: tokens in a block, counted over the real tokens.
+        padding_mask: optional boolean `[B, n]`.
+        causal: whether j must not come after i.
+    """
+    batch_size, length, num_heads, num_blocks = ops.shape(routes)
+    position = ops.arange(length, dtype="int32")
+    rank = (
+        ops.broadcast_to(position, (batch_size, length))
+        if padding_mask is None
+        else permutations.valid_ranks(padding_mask)
+    )
+    block = ops.one_hot(rank // block_size, num_blocks)  # [B, n, blocks]
+    mask = ops.einsum("bihc,bjc->bhij", ops.cast(routes, block.dtype), block) > 0
+    if causal:
+        mask = ops.logical_and(mask, position[None, :] <= position[:, None])
+    if padding_mask is not None:
+        pairs = padding_pairs_mask(padding_mask)
+        mask = ops.logical_and(mask, pairs[:, None])
+    return mask
+
+
+def sliding_window_neighbors(length, window_size, causal=False):
+    """int32 `[n, w]`: the positions each token sees; -1 where there is none."""
+    left, right = window_reach(window_size, causal)
+    position = ops.arange(length, dtype="int32")[:, None]
+    neighbor = position + ops.arange(-left, right + 1, dtype="int32")
+    inside = ops.logical_and(neighbor >= 0, neighbor < length)
+    return ops.where(inside, neighbor, -1)
+
+
+def stochastic_neighbors(
+    permutation,
+    window_size,
+    neighborhood="window",
+    causal=False,
+    exclude_local=None,
+):
+    """int32 `[n, w]`: the positions each token sees; -1 where there is none.
+
+    Args: as in `stochastic_mask`, with one permutation `[n]`.
+    """
+    length = ops.shape(permutation)[-1]
+    slot = permutations.invert_permutation(permutation)[:, None]
+    if neighborhood == "block":
+        first = slot // window_size * window_size
+    else:
+        first = slot - window_size // 2
+    neighbor_slot = first + ops.arange(window_size, dtype="int32")
+    visible = ops.logical_and(neighbor_slot >= 0, neighbor_slot < length)
+    neighbor = ops.take(
+        permutation, ops.clip(neighbor_slot, 0, length - 1), axis=0
+    )
+    position = ops.arange(length, dtype="int32")[:, None]
+    if causal:
+        visible = ops.logical_and(visible, neighbor <= position)
+    if exclude_local is not None:
+        left, right = window_reach(exclude_local, causal)
+        distance = position - neighbor
+        local = ops.logical_and(distance <= left, distance >= -right)
+        visible = ops.logical_and(visible, ops.logical_not(local))
+    return ops.where(visible, neighbor, -1)
+
+
+def visible_keys_per_token(
+    length, window_size, pattern="sliding_window", neighborhood="window", causal=False
+):
+    """The mean number of keys a token sees: the budget to compare at.
+
+    Exact for the sliding window. For stochastic attention the mean over
+    permutations: a pair of tokens that share a window is seen from both ends,
+    or under a causal mask from the later end only.
+
+    Args:
+        length: `n`.
+        window_size: `w`.
+        pattern: `"full"`, `"sliding_window"` or `"stochastic"`.
+        neighborhood: `"window"` or `"block"`, for `"stochastic"`.
+        causal: whether tokens look back only.
+
+    Returns:
+        A float between 1 and `n`.
+
+    Example:
+
+    >>> from keras_sa.ops import patterns
+    >>> patterns.visible_keys_per_token(4096, 129, "stochastic", causal=True)
+    64.74609375
+    """
+    if pattern == "full":
+        return (length + 1) / 2 if causal else float(length)
+    if pattern == "sliding_window":
+        left, right = window_reach(window_size, causal)
+        return (_pairs(length, left) + _pairs(length, right)) / length + 1
+    if neighborhood == "block":
+        full, rest = divmod(length, window_size)
+        others = full * window_size * (window_size - 1) + rest * (rest - 1)
+    else:
+        left, right = window_reach(window_size, causal=False)
+        others = _pairs(length, left) + _pairs(length, right)
+    return (others / 2 if causal else others) / length + 1
+
+
+def _pairs(length, reach):
+    """Ordered pairs of positions at distance 1 .. reach, one direction."""
+    reach = min(reach, length - 1)
+    return reach * length - reach * (reach + 1) // 2

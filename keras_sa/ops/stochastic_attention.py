@@ -1,0 +1,124 @@
+"""Attention to a random sample of the whole sequence, at a window's cost."""
+
+from keras import ops
+
+from keras_sa.ops import _validation
+from keras_sa.ops import patterns
+from keras_sa.ops import permutation as permutations
+from keras_sa.ops.windowed import api
+
+
+def stochastic_attention(
+    query,
+    key,
+    value,
+    permutation,
+    *,
+    window_size,
+    neighborhood="window",
+    causal=False,
+    exclude_local=None,
+    padding_mask=None,
+    attention_mask=None,
+    scale=None,
+    logit_soft_cap=None,
+    sinks=None,
+    return_lse=False,
+    dropout=0.0,
+    seed=None,
+    implementation=None,
+):
+    """Permutes the tokens, attends in a window of slots, restores the order.
+
+    A window over a random order is a random sample of the sequence: about
+    `w / n` of all pairs see each other, near or far, at the cost of a sliding
+    window. Layers that draw independent permutations reach the whole sequence
+    in O(log_w n) layers.
+
+    Args:
+        query: `[B, n, H, D]`, any float dtype; position encodings (rotary)
+            are applied before and are not moved.
+        key: `[B, n, K, D]`; `K` divides `H`.
+        value: `[B, n, K, E]`.
+        permutation: integers `[n]`, `[B, n]` or `[B or 1, K, n]`: the original
+            position of the token in each slot, as from `sample_permutation`.
+        window_size: int >= 1: slots in a window, the token's own included.
+        neighborhood: `"window"`: the slots `p - w // 2 .. p + (w - 1) // 2`;
+            `"block"`: slots are cut in disjoint blocks of `w`, and a token
+            sees its block.
+        causal: whether a token sees no later token, by original position.
+            About half of a window of slots is then hidden: a token sees
+            `(w + 1) / 2` keys in the mean.
+        exclude_local: optional int: hides what a sliding window of this size
+            shows, so that both can be merged in one softmax.
+        padding_mask: optional `[B, n]`, true or 1 for real tokens. Padding
+            moves to the last slots, is seen by nobody, and its output is 0.
+            For results that do not depend on the padding's place, draw the
+            permutation with the same mask.
+        attention_mask: optional `[B or 1, n, n]` in original positions, true
+            or 1 where a row may see a column, in addition to the window.
+        scale: factor on the scores; default `1 / sqrt(D)`.
+        logit_soft_cap: optional `c`: scores become `c * tanh(score / c)`.
+        sinks: optional `[H]`: one extra logit per head in the denominator.
+        return_lse: whether to return the log-sum-exp of the scores as well.
+        dropout: rate of dropout on the attention weights.
+        seed: `keras.random.SeedGenerator` or int for the dropout.
+        implementation: `None` for the best one for the backend, or a name
+            ("portable", "native_block"). A named one never falls back.
+
+    Returns:
+        `[B, n, H, E]` in the original order and the dtype of `value`; with
+        `return_lse` also `[B, n, H]`, float32 at least. A row that sees
+        nothing has output 0 and log-sum-exp -inf.
+
+    Raises:
+        ValueError: if a shape, dtype or argument is not as above, or if a
+            concrete `permutation` does not hold every position once.
+
+    Example:
+
+    >>> import keras
+    >>> x = keras.random.normal((2, 100, 4, 16), seed=0)
+    >>> order = keras_sa.ops.sample_permutation(100, seed=1)
+    >>> keras_sa.ops.stochastic_attention(
+    ...     x, x, x, order, window_size=8, causal=True
+    ... ).shape
+    (2, 100, 4, 16)
+
+    Reference:
+        Stochastic Attention, https://arxiv.org/abs/2604.00754
+    """
+    window_size = _validation.check_positive_int("window_size", window_size)
+    if exclude_local is not None:
+        exclude_local = patterns.window_reach(
+            _validation.check_positive_int("exclude_local", exclude_local), causal
+        )
+    query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
+    _validation.check_qkv(query, key, value)
+    batch_size, length = query.shape[:2]
+    permutation = _validation.check_permutation(
+        permutation, batch_size, length, key.shape[2]
+    )
+    padding_mask = _validation.check_padding_mask(padding_mask, batch_size, length)
+    if padding_mask is not None:
+        permutation = permutations.padding_last(permutation, padding_mask)
+    return api.windowed_attention(
+        query,
+        key,
+        value,
+        permutation,
+        reach=patterns.window_reach(window_size, causal=False),
+        window_size=window_size,
+        neighborhood=neighborhood,
+        causal=causal,
+        padding_mask=padding_mask,
+        attention_mask=attention_mask,
+        exclude_local=exclude_local,
+        scale=scale,
+        logit_soft_cap=logit_soft_cap,
+        sinks=sinks,
+        return_lse=return_lse,
+        dropout=dropout,
+        seed=seed,
+        implementation=implementation,
+    )

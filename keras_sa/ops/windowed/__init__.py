@@ -1,0 +1,1 @@
+"""Attention over a window of slots, in several implementations."""

@@ -1,0 +1,111 @@
+"""Blocks of slots through the backend's own attention kernel.
+
+The tokens of a block are sorted by original position, so a causal mask is the
+plain lower triangle and needs no mask tensor. Padding and the empty slots of a
+short last block are sorted last: no real query sees them.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `h` heads
+with an order of their own (1 or `K`), `m` slots, `w` slots in a block.
+"""
+
+import keras
+from keras import ops
+
+from keras_sa.ops import _softmax
+from keras_sa.ops import permutation as permutations
+
+
+def why_not(arguments):
+    a = arguments
+    if a.neighborhood != "block":
+        return "`native_block` computes neighborhood='block' only."
+    wanted = {
+        "logit_soft_cap": a.logit_soft_cap is not None,
+        "sinks": a.sinks is not None,
+        "return_lse": a.return_lse,
+        "exclude_local": a.exclude_local is not None,
+        "attention_mask": a.attention_mask is not None,
+        "dropout": bool(a.dropout),
+        "a scale that is a tensor": not isinstance(a.scale, (int, float)),
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            return (
+                f"`native_block` has no {name}: it runs "
+                "`keras.ops.dot_product_attention` on whole blocks."
+            )
+    if keras.config.backend() == "jax" and a.key.shape[3] != a.value.shape[3]:
+        return (
+            "`native_block` needs equal head dims of key and value: "
+            "`keras.ops.dot_product_attention` on JAX does."
+        )
+    return None
+
+
+def forward(arguments):
+    a = arguments
+    batch_size, length = ops.shape(a.query)[:2]
+    order = permutations.sort_blocks(a.permutation, a.window_size, a.padding_mask)
+    heads = order.shape[1] if len(order.shape) == 3 else 1
+    query, key, value = (
+        _blocks(x, order, heads, arguments)
+        for x in (a.query, a.key, a.value)
+    )
+    if key.shape[2] == 1 < query.shape[2]:  # TensorFlow does not broadcast it
+        key, value = (ops.repeat(x, query.shape[2], axis=2) for x in (key, value))
+    output = ops.dot_product_attention(
+        query,
+        key,
+        value,
+        mask=_visible_keys(arguments, order, heads),
+        scale=a.scale,
+        is_causal=a.causal,
+    )
+    output = ops.cast(output, a.value.dtype)
+    inverse = permutations.invert_permutation(order)[..., :length]
+    num_heads, value_dim = a.query.shape[2], a.value.shape[3]
+    output = ops.reshape(
+        output, (batch_size * heads, -1, num_heads // heads * value_dim)
+    )
+    output = permutations.unpermute_heads(output, inverse, batch_size, heads)
+    output = ops.reshape(output, (batch_size, length, num_heads, value_dim))
+    if a.padding_mask is not None:
+        real = a.padding_mask[:, :, None, None]
+        output = ops.where(real, output, ops.zeros_like(output))
+    return output
+
+
+def _blocks(x, order, heads, arguments):
+    """`[B, n, H, D]` as blocks of slots `[B * h * blocks, w, H / h, D]`."""
+    batch_size, length, num_heads, head_dim = ops.shape(x)
+    if arguments.padding_mask is not None:
+        # Padding may hold anything, also numbers whose products overflow.
+        real = arguments.padding_mask[:, :, None, None]
+        x = ops.where(real, x, ops.zeros_like(x))
+    if keras.config.backend() == "tensorflow":  # it scores in the input dtype
+        x = ops.cast(x, _softmax.compute_dtype(x.dtype))
+    features = num_heads // heads * head_dim
+    x = ops.reshape(x, (batch_size, length, heads, features))
+    x = permutations.permute_heads(x, ops.minimum(order, length - 1))
+    return ops.reshape(
+        x, (-1, arguments.window_size, num_heads // heads, head_dim)
+    )
+
+
+def _visible_keys(arguments, order, heads):
+    """Boolean `[B * h * blocks, 1, 1, w]`, or `None` when order settles it."""
+    a = arguments
+    batch_size, length = ops.shape(a.query)[:2]
+    whole = isinstance(length, int) and length % a.window_size == 0
+    if a.causal or (whole and a.padding_mask is None):
+        return None
+    if len(order.shape) == 1:
+        order = order[None]
+    visible = order < length
+    if a.padding_mask is not None:
+        index = ops.minimum(order, length - 1)
+        valid = permutations.is_valid(index, a.padding_mask)
+        visible = ops.logical_and(visible, valid)
+    lead = (batch_size, heads) if len(order.shape) == 3 else (batch_size,)
+    visible = ops.broadcast_to(visible, (*lead, ops.shape(order)[-1]))
+    return ops.reshape(visible, (-1, 1, 1, a.window_size))

@@ -1,0 +1,293 @@
+"""Windowed attention in `keras.ops`, for every backend: O(n w), no n x n.
+
+Slots are cut in chunks. The queries of a chunk meet the keys of their own
+chunk and of the neighbours that the window reaches, under one small mask.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G` query
+heads per key/value head, `N = B * K`, `D` head dim, `E` value head dim, `c`
+slots in a chunk, `t` chunks, `S` keys of a chunk.
+"""
+
+import dataclasses
+
+import numpy as np
+from keras import ops
+
+from keras_sa.ops import _softmax
+from keras_sa.ops import permutation as permutations
+
+# The original position of a key that nobody may see.
+_NOWHERE = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """How slots are cut: `before` and `after` count the neighbour chunks."""
+
+    size: int
+    before: int
+    after: int
+
+    @property
+    def keys(self):
+        return (self.before + 1 + self.after) * self.size
+
+
+def why_not(arguments):
+    """The portable path does everything."""
+    return None
+
+
+def forward(arguments):
+    chunks = choose_chunks(arguments)
+    order = slot_order(arguments)
+    query, key, value = _in_slot_order(arguments, order)
+    position = _positions(arguments, order)
+    query = _cut(query, chunks, _num_groups(arguments))  # [N, t, c*G, D]
+    key = _with_neighbors(key, chunks)  # [N, t, S, D]
+    value = _with_neighbors(value, chunks)  # [N, t, S, E]
+    visible = _visible(arguments, position, chunks)  # [N or 1, t, c, S]
+    scores = _softmax.scale_and_cap(
+        ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))),
+        arguments.scale,
+        arguments.logit_soft_cap,
+    )
+    output, lse = _softmax.attend(
+        scores,
+        value,
+        _for_each_query_head(visible, arguments),
+        sinks=_sinks_per_row(arguments, chunks),
+        return_lse=arguments.return_lse,
+        dropout=arguments.dropout,
+        seed=arguments.seed,
+    )
+    return _in_original_order(arguments, order, output, lse)
+
+
+def choose_chunks(arguments):
+    """Half a window per chunk: 1.5 w keys a query, the least arithmetic that
+    does not make the matrix products too small (measured on CPUs)."""
+    if arguments.neighborhood == "block":
+        return Chunks(arguments.window_size, 0, 0)
+    length = arguments.query.shape[1]
+    left, right = arguments.left, arguments.right
+    if length is not None:  # nothing to reach beyond the ends
+        left, right = min(left, length - 1), min(right, length - 1)
+    size = max((left + right + 1) // 2, 1)
+    return Chunks(size, -(-left // size), -(-right // size))
+
+
+def _num_groups(arguments):
+    return arguments.query.shape[2] // arguments.key.shape[2]
+
+
+def _in_slot_order(arguments, order):
+    """Query `[N, m, G*D]`, key `[N, m, D]`, value `[N, m, E]`, m >= n slots."""
+    a = arguments
+    batch_size, length, num_heads, head_dim = ops.shape(a.query)
+    num_kv_heads, group = a.key.shape[2], _num_groups(a)
+    dtype = _softmax.compute_dtype(a.query.dtype)
+    query = ops.reshape(
+        a.query, (batch_size, length, num_kv_heads, group * head_dim)
+    )
+    tensors = [query, a.key, a.value]
+    if a.padding_mask is not None:
+        # Padding may hold anything, also numbers whose products overflow.
+        real = a.padding_mask[:, :, None, None]
+        tensors = [ops.where(real, x, ops.zeros_like(x)) for x in tensors]
+    if order is None:
+        rows = [_heads_beside_batch(x) for x in tensors]
+    else:
+        index = ops.minimum(order, length - 1)  # slots beyond the last token
+        rows = [permutations.permute_heads(x, index) for x in tensors]
+    return [ops.cast(x, dtype) for x in rows]
+
+
+def slot_order(arguments):
+    """The token of each slot, `n` where there is none; `None`: the identity."""
+    if arguments.neighborhood == "block":
+        return permutations.sort_blocks(
+            arguments.permutation, arguments.window_size, arguments.padding_mask
+        )
+    return arguments.permutation
+
+
+def _positions(arguments, order):
+    """Original positions `[N or 1, m]`; `_NOWHERE` for what nobody may see."""
+    a = arguments
+    batch_size, length = ops.shape(a.query)[:2]
+    num_kv_heads = a.key.shape[2]
+    position = ops.arange(length, dtype="int32") if order is None else order
+    visible = position < length
+    if a.padding_mask is not None:
+        index = ops.minimum(position, length - 1)
+        if len(index.shape) == 1:
+            index = ops.broadcast_to(index, (batch_size, *ops.shape(index)))
+        valid = permutations.is_valid(index, a.padding_mask)
+        visible = ops.logical_and(visible, valid)
+    position = ops.where(visible, position, _NOWHERE)
+    if len(position.shape) == 1 and a.attention_mask is None:
+        return position[None]
+    return _one_row_per_head(position, batch_size, num_kv_heads)
+
+
+def _one_row_per_head(x, batch_size, num_kv_heads):
+    """`[m]`, `[B or 1, m]` or `[B or 1, K, m]` as `[N, m]`."""
+    if len(x.shape) == 1:
+        x = x[None, None]
+    elif len(x.shape) == 2:
+        x = x[:, None]
+    num_slots = ops.shape(x)[-1]
+    x = ops.broadcast_to(x, (batch_size, num_kv_heads, num_slots))
+    return ops.reshape(x, (batch_size * num_kv_heads, num_slots))
+
+
+def _heads_beside_batch(x):
+    """`[B, n, K, F]` as `[B * K, n, F]`."""
+    batch_size, length, num_heads, features = ops.shape(x)
+    x = ops.transpose(x, (0, 2, 1, 3))
+    return ops.reshape(x, (batch_size * num_heads, length, features))
+
+
+def _num_chunks(num_slots, chunks):
+    return (num_slots + chunks.size - 1) // chunks.size
+
+
+def _cut(query, chunks, group):
+    """`[N, m, G*D]` as `[N, t, c*G, D]`."""
+    rows, num_slots, features = ops.shape(query)
+    num_chunks = _num_chunks(num_slots, chunks)
+    query = permutations.pad_end(
+        query, num_chunks * chunks.size - num_slots, 0, axis=1
+    )
+    return ops.reshape(
+        query, (rows, num_chunks, chunks.size * group, features // group)
+    )
+
+
+def _with_neighbors(x, chunks):
+    """`[N, m, F]` as `[N, t, S, F]`: each chunk beside its neighbours.
+
+    The first and the last chunk are neighbours here; `_visible` hides that.
+    Rolling has a fast gradient on every backend: on TensorFlow the gradient
+    of slices took five times as long.
+    """
+    x = _cut(x, chunks, 1)
+    shifts = range(chunks.before, -chunks.after - 1, -1)
+    parts = [ops.roll(x, shift, axis=1) if shift else x for shift in shifts]
+    return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
+
+
+def _positions_with_neighbors(position, chunks):
+    """`[N, m]` as `[N, t, S]`; `_NOWHERE` beyond the ends."""
+    rows, num_slots = ops.shape(position)
+    num_chunks = _num_chunks(num_slots, chunks)
+    edges = (chunks.before * chunks.size, chunks.after * chunks.size)
+    front = ops.full((rows, edges[0]), _NOWHERE, dtype="int32")
+    back = num_chunks * chunks.size - num_slots + edges[1]
+    padded = permutations.pad_end(position, back, _NOWHERE, axis=1)
+    padded = ops.concatenate([front, padded], axis=1)
+    count = num_chunks + chunks.before + chunks.after
+    padded = ops.reshape(padded, (rows, count, chunks.size))
+    last = chunks.before + 1 + chunks.after
+    parts = [padded[:, start : start + num_chunks] for start in range(last)]
+    return ops.concatenate(parts, axis=2)
+
+
+def _visible(arguments, position, chunks):
+    """Boolean `[N or 1, t, c, S]`: which keys each query of a chunk sees."""
+    a = arguments
+    rows, num_slots = ops.shape(position)
+    num_chunks = _num_chunks(num_slots, chunks)
+    query_position = permutations.pad_end(
+        position, num_chunks * chunks.size - num_slots, _NOWHERE, axis=1
+    )
+    query_position = ops.reshape(
+        query_position, (rows, num_chunks, chunks.size, 1)
+    )
+    key_position = _positions_with_neighbors(position, chunks)[:, :, None, :]
+    visible = ops.logical_and(
+        key_position != _NOWHERE, query_position != _NOWHERE
+    )
+    if a.causal:
+        visible = ops.logical_and(visible, key_position <= query_position)
+    if a.neighborhood == "window":
+        visible = ops.logical_and(visible, _band(chunks, a.left, a.right))
+    if a.exclude_local is not None:
+        left, right = a.exclude_local
+        distance = query_position - key_position
+        local = ops.logical_and(distance <= left, distance >= -right)
+        visible = ops.logical_and(visible, ops.logical_not(local))
+    if a.attention_mask is not None:
+        allowed = _look_up(a, query_position, key_position)
+        visible = ops.logical_and(visible, allowed)
+    return visible
+
+
+def _band(chunks, left, right):
+    """Boolean numpy `[c, S]`: the keys within the window of each row."""
+    row = np.arange(chunks.size)[:, None]
+    column = np.arange(chunks.keys)[None, :] - chunks.before * chunks.size
+    return (row - column <= left) & (column - row <= right)
+
+
+def _look_up(arguments, query_position, key_position):
+    """The entries of the attention mask for pairs of positions, O(n w)."""
+    mask, length = arguments.attention_mask, ops.shape(arguments.query)[1]
+    query_position = ops.minimum(query_position, length - 1)
+    key_position = ops.minimum(key_position, length - 1)
+    index = query_position * length + key_position  # [N, t, c, S]
+    if mask.shape[0] != 1:
+        batch_size, num_kv_heads = ops.shape(mask)[0], arguments.key.shape[2]
+        example = ops.repeat(ops.arange(batch_size, dtype="int32"), num_kv_heads)
+        index = index + example[:, None, None, None] * length * length
+    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)
+
+
+def _for_each_query_head(visible, arguments):
+    """`[N or 1, t, c, S]` as `[N or 1, t, c*G, S]`."""
+    group = _num_groups(arguments)
+    return ops.repeat(visible, group, axis=2) if group > 1 else visible
+
+
+def _sinks_per_row(arguments, chunks):
+    """`[H]` as `[N, 1, c*G, 1]`, or `None`."""
+    a = arguments
+    if a.sinks is None:
+        return None
+    group, num_kv_heads = _num_groups(a), a.key.shape[2]
+    sinks = ops.reshape(a.sinks, (1, num_kv_heads, 1, group))
+    shape = (ops.shape(a.query)[0], num_kv_heads, chunks.size, group)
+    sinks = ops.reshape(
+        ops.broadcast_to(sinks, shape), (-1, 1, chunks.size * group, 1)
+    )
+    return ops.cast(sinks, _softmax.compute_dtype(a.query.dtype))
+
+
+def _in_original_order(arguments, order, output, lse):
+    """`[N, t, c*G, E]` and `[N, t, c*G]` as `[B, n, H, E]` and `[B, n, H]`."""
+    a = arguments
+    batch_size, length, num_heads = ops.shape(a.query)[:3]
+    num_kv_heads, group = a.key.shape[2], _num_groups(a)
+    inverse = None
+    if order is not None:
+        inverse = permutations.invert_permutation(order)[..., :length]
+
+    def restore(x, features):
+        x = ops.reshape(x, (batch_size * num_kv_heads, -1, group * features))
+        if inverse is not None:
+            x = permutations.unpermute_heads(
+                x, inverse, batch_size, num_kv_heads
+            )
+            return ops.reshape(x, (batch_size, length, num_heads, features))
+        x = ops.reshape(x, (batch_size, num_kv_heads, -1, group, features))
+        x = ops.transpose(x[:, :, :length], (0, 2, 1, 3, 4))
+        return ops.reshape(x, (batch_size, length, num_heads, features))
+
+    output = ops.cast(restore(output, a.value.shape[3]), a.value.dtype)
+    if not a.return_lse:
+        return output
+    lse = restore(lse, 1)[..., 0]
+    if a.padding_mask is not None:
+        lse = ops.where(a.padding_mask[:, :, None], lse, -float("inf"))
+    return output, lse
