@@ -1,1 +1,14 @@
+"""Sparse attention for Keras 3: stochastic, sliding-window and small-world.
 
+Reference:
+    Stochastic Attention, https://arxiv.org/abs/2604.00754
+"""
+
+from keras_sa import layers
+from keras_sa import ops
+from keras_sa.layers import MixtureOfBlockAttention
+from keras_sa.layers import SlidingWindowAttention
+from keras_sa.layers import SmallWorldAttention
+from keras_sa.layers import StochasticAttention
+
+__version__ = "0.1.0"

@@ -193,7 +193,8 @@ class _Slots:
         if self.padding_mask is not None:
             real = self.padding_mask[:, :, None, None]
             x = ops.where(real, x, ops.zeros_like(x))
-        shape = (self.batch_size, self.length, self.num_kv_heads, -1)
+        features = x.shape[2] // self.num_kv_heads * x.shape[3]
+        shape = (self.batch_size, self.length, self.num_kv_heads, features)
         x = permutations.permute_heads(ops.reshape(x, shape), self.order)
         return ops.cast(x, _softmax.compute_dtype(x.dtype))
 
@@ -351,10 +352,10 @@ def _flat_blocks(slots, x):
 
 def _restore(x, slots, query, num_routed, features):
     """`[M, F]` as `[B, n, H, r, F]`."""
-    rows = slots.rows_shape(query, -1)
-    x = slots.restore(ops.reshape(x, (rows[0], rows[1], -1)))
+    rows, length, group, _ = slots.rows_shape(query, features)
+    x = ops.reshape(x, (rows, length, group * num_routed * features))
     return ops.reshape(
-        x, (-1, rows[1], query.shape[2], num_routed, features)
+        slots.restore(x), (-1, length, query.shape[2], num_routed, features)
     )
 
 

@@ -292,7 +292,7 @@ def unpermute_heads(x, inverse, batch_size, num_heads):
 
 def _take_rows(x, index):
     """Rows of features by their place in the flat table `[..., F]`."""
-    features = x.shape[-1]
+    features = ops.shape(x)[-1]
     # The middle axis keeps Keras on torch from an embedding lookup, which is
     # ten times slower than selecting rows.
     rows = ops.take(ops.reshape(x, (-1, 1, features)), index, axis=0)

@@ -88,11 +88,8 @@ def stochastic_attention(
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
-    window_size = _validation.check_positive_int("window_size", window_size)
-    if exclude_local is not None:
-        exclude_local = patterns.window_reach(
-            _validation.check_positive_int("exclude_local", exclude_local), causal
-        )
+    _validation.check_positive_int("window_size", window_size)
+    _validation.check_one_of("neighborhood", neighborhood, api.NEIGHBORHOODS)
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length = query.shape[:2]
@@ -102,12 +99,11 @@ def stochastic_attention(
     padding_mask = _validation.check_padding_mask(padding_mask, batch_size, length)
     if padding_mask is not None:
         permutation = permutations.padding_last(permutation, padding_mask)
-    return api.windowed_attention(
+    return attend_in_order(
         query,
         key,
         value,
         permutation,
-        reach=patterns.window_reach(window_size, causal=False),
         window_size=window_size,
         neighborhood=neighborhood,
         causal=causal,
@@ -121,4 +117,35 @@ def stochastic_attention(
         dropout=dropout,
         seed=seed,
         implementation=implementation,
+    )
+
+
+def attend_in_order(
+    query,
+    key,
+    value,
+    permutation,
+    *,
+    window_size,
+    causal,
+    exclude_local=None,
+    **others,
+):
+    """`stochastic_attention` for a permutation that is known to be one, with
+    padding last; no look at its values."""
+    window_size = _validation.check_positive_int("window_size", window_size)
+    if exclude_local is not None:
+        exclude_local = patterns.window_reach(
+            _validation.check_positive_int("exclude_local", exclude_local), causal
+        )
+    return api.windowed_attention(
+        query,
+        key,
+        value,
+        permutation,
+        reach=patterns.window_reach(window_size, causal=False),
+        window_size=window_size,
+        causal=causal,
+        exclude_local=exclude_local,
+        **others,
     )

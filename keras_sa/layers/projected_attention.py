@@ -1,0 +1,449 @@
+"""What the four layers share: projections, masks, configuration.
+
+A subclass says who sees whom, once as an op (`_attend`) and once as a dense
+mask (`_pattern`, for attention scores).
+
+Letters: `B` batch, `n` tokens, `F` features, `H` query heads, `K` key/value
+heads, `D` head dim, `E` value head dim.
+"""
+
+import random
+
+import keras
+from keras import ops
+
+from keras_sa.ops import _validation
+from keras_sa.ops import patterns
+from keras_sa.ops.dense_attention import dense_attention
+
+_PROJECTIONS = ("query", "key", "value", "attention_output")
+
+
+class ProjectedAttention(keras.layers.Layer):
+    """Self-attention with the projections of `keras.layers` attention.
+
+    Weights have the names, shapes and order of
+    `keras.layers.MultiHeadAttention`, or of
+    `keras.layers.GroupedQueryAttention` with fewer key/value heads.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        num_key_value_heads=None,
+        value_dim=None,
+        dropout=0.0,
+        use_bias=True,
+        output_shape=None,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        kernel_regularizer=None,
+        bias_regularizer=None,
+        activity_regularizer=None,
+        kernel_constraint=None,
+        bias_constraint=None,
+        seed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.num_heads = _validation.check_positive_int("num_heads", num_heads)
+        self.key_dim = _validation.check_positive_int("key_dim", key_dim)
+        self.num_key_value_heads = self._check_num_key_value_heads(
+            num_key_value_heads
+        )
+        self.value_dim = (
+            self.key_dim
+            if value_dim is None
+            else _validation.check_positive_int("value_dim", value_dim)
+        )
+        self.dropout = _validation.check_rate("dropout", dropout)
+        self.use_bias = use_bias
+        self._output_shape = _check_output_shape(output_shape)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        self.projection_activity_regularizer = keras.regularizers.get(
+            activity_regularizer
+        )
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.seed = _check_seed(seed)
+        self._dropout_seed_generator = (
+            keras.random.SeedGenerator(self.seed % 2**31) if dropout else None
+        )
+        self._projection_dtypes = {}
+
+    def _check_num_key_value_heads(self, num_key_value_heads):
+        if num_key_value_heads is None:
+            return self.num_heads
+        _validation.check_positive_int("num_key_value_heads", num_key_value_heads)
+        if self.num_heads % num_key_value_heads != 0:
+            raise ValueError(
+                "`num_heads` is expected to be a multiple of "
+                f"`num_key_value_heads`. Received: num_heads={self.num_heads}, "
+                f"num_key_value_heads={num_key_value_heads}"
+            )
+        return num_key_value_heads
+
+    # What a subclass fills in.
+
+    def _attend(self, query, key, value, masks, causal, dropout, training):
+        """The attention op: `[B, n, H, E]`.
+
+        Args:
+            query: `[B, n, H, D]`.
+            key: `[B, n, K, D]`.
+            value: `[B, n, K, E]`.
+            masks: dict of `padding_mask` and `attention_mask`.
+            causal: whether a token sees no later token.
+            dropout: dict of `dropout` and `seed`.
+            training: whether this is a training call.
+        """
+        raise NotImplementedError
+
+    def _pattern(self, query, key, padding_mask, causal, training):
+        """Who sees whom, padding aside: broadcasts to `[B, H, n, n]`."""
+        raise NotImplementedError
+
+    # Building.
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        query_shape, value_shape, key_shape = self._check_shapes(
+            query_shape, value_shape, key_shape
+        )
+        head_shape = (None, self.num_heads, self.key_dim)
+        self._query_dense = self._projection(
+            "query", "bqm,mhd->bqhd", head_shape, "hd", query_shape
+        )
+        head_shape = (None, self.num_key_value_heads, self.key_dim)
+        self._key_dense = self._projection(
+            "key", "bkm,mhd->bkhd", head_shape, "hd", key_shape
+        )
+        head_shape = (None, self.num_key_value_heads, self.value_dim)
+        self._value_dense = self._projection(
+            "value", "bkm,mhd->bkhd", head_shape, "hd", value_shape
+        )
+        output_shape = self._output_shape or (query_shape[-1],)
+        letters = "uvwxyz"[: len(output_shape)]
+        self._output_dense = self._projection(
+            "attention_output",
+            f"bqhd,hd{letters}->bq{letters}",
+            (None, *output_shape),
+            letters,
+            (*query_shape[:2], self.num_heads, self.value_dim),
+        )
+
+    def _projection(
+        self, name, equation, output_shape, bias_axes, input_shape, **kwargs
+    ):
+        initializers = {
+            # A copy each: an initializer object gives the same values twice.
+            "kernel_initializer": _copy(self.kernel_initializer),
+            "bias_initializer": _copy(self.bias_initializer),
+        }
+        dense = keras.layers.EinsumDense(
+            equation,
+            output_shape=output_shape,
+            bias_axes=bias_axes if self.use_bias else None,
+            name=name,
+            dtype=self._projection_dtypes.get(name, self.dtype_policy),
+            kernel_regularizer=self.kernel_regularizer,
+            bias_regularizer=self.bias_regularizer,
+            activity_regularizer=self.projection_activity_regularizer,
+            kernel_constraint=self.kernel_constraint,
+            bias_constraint=self.bias_constraint,
+            **{**initializers, **kwargs},
+        )
+        # It computes token by token; without this Keras warns of a lost mask.
+        dense.supports_masking = True
+        dense.build(input_shape)
+        return dense
+
+    @property
+    def query_dense(self):
+        return self._query_dense
+
+    @property
+    def key_dense(self):
+        return self._key_dense
+
+    @property
+    def value_dense(self):
+        return self._value_dense
+
+    @property
+    def output_dense(self):
+        return self._output_dense
+
+    def _projections(self):
+        return (
+            self._query_dense,
+            self._key_dense,
+            self._value_dense,
+            self._output_dense,
+        )
+
+    # Calling.
+
+    def call(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        value = query if value is None else value
+        key = value if key is None else key
+        self._check_shapes(query.shape, value.shape, key.shape)
+        masks = self._masks(
+            query.shape, (query_mask, value_mask, key_mask), attention_mask
+        )
+        heads = (
+            self._query_dense(query),
+            self._key_dense(key),
+            self._value_dense(value),
+        )
+        dropout = {
+            "dropout": self.dropout if training else 0.0,
+            "seed": self._dropout_seed_generator,
+        }
+        arguments = (*heads, masks, use_causal_mask, dropout, training)
+        if return_attention_scores:
+            output, scores = self._attend_densely(query, *arguments)
+            return self._output_dense(output), scores
+        return self._output_dense(self._attend_with(query, *arguments))
+
+    def _attend_with(self, inputs, *arguments):
+        """`_attend`; a subclass that needs the layer's inputs overrides it."""
+        return self._attend(*arguments)
+
+    def _attend_densely(
+        self, inputs, query, key, value, masks, causal, dropout, training
+    ):
+        """Output and `[B, H, n, n]` scores, O(n^2)."""
+        pattern = self._pattern(
+            query, key, masks["padding_mask"], causal, training
+        )
+        return self._dense(query, key, value, pattern, masks, dropout)
+
+    def _dense(self, query, key, value, pattern, masks, dropout):
+        output, scores = dense_attention(
+            query,
+            key,
+            value,
+            _with_masks(pattern, **masks),
+            return_weights=True,
+            **dropout,
+        )
+        return output, ops.cast(scores, self.compute_dtype)
+
+    def _masks(self, shape, sequence_masks, attention_mask):
+        """`padding_mask` `[B, n]` and `attention_mask` `[B or 1, n, n]`."""
+        batch_size, length = shape[:2]
+        parts = [mask for mask in sequence_masks if mask is not None]
+        if attention_mask is not None:
+            attention_mask = ops.convert_to_tensor(attention_mask)
+            if len(attention_mask.shape) == 2:  # as in KerasHub: [B, n]
+                parts.append(attention_mask)
+                attention_mask = None
+            else:
+                attention_mask = _drop_head_axis(attention_mask)
+        padding_mask = None
+        for part in parts:
+            part = _validation.check_padding_mask(part, batch_size, length)
+            padding_mask = (
+                part
+                if padding_mask is None
+                else ops.logical_and(padding_mask, part)
+            )
+        return {
+            "padding_mask": padding_mask,
+            "attention_mask": _validation.check_attention_mask(
+                attention_mask, batch_size, length
+            ),
+        }
+
+    # Shapes.
+
+    def _check_shapes(self, query_shape, value_shape=None, key_shape=None):
+        """The three shapes as tuples, or a ValueError."""
+        query_shape = tuple(query_shape)
+        value_shape = tuple(value_shape or query_shape)
+        key_shape = tuple(key_shape or value_shape)
+        received = (
+            f"Received: query.shape={query_shape}, value.shape={value_shape}, "
+            f"key.shape={key_shape}"
+        )
+        shapes = (query_shape, value_shape, key_shape)
+        if any(len(shape) != 3 for shape in shapes):
+            raise ValueError(
+                f"`{type(self).__name__}` expects inputs of rank 3: [batch, "
+                "length, features]. For several sequence axes reshape to one, "
+                "or use `keras.layers.MultiHeadAttention` with "
+                f"`attention_axes`. {received}"
+            )
+        for axis, what in ((0, "batch size"), (1, "length")):
+            if len({shape[axis] for shape in shapes} - {None}) > 1:
+                raise ValueError(
+                    f"`{type(self).__name__}` is self-attention and expects "
+                    f"query, value and key of one {what}. For cross-attention "
+                    f"use `keras.layers.MultiHeadAttention`. {received}"
+                )
+        return shapes
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        shape, _, _ = self._check_shapes(query_shape, value_shape, key_shape)
+        return (*shape[:2], *(self._output_shape or shape[2:]))
+
+    def compute_output_spec(
+        self,
+        query,
+        value=None,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        return_attention_scores=False,
+        training=None,
+        use_causal_mask=False,
+    ):
+        shape = self.compute_output_shape(
+            query.shape,
+            None if value is None else value.shape,
+            None if key is None else key.shape,
+        )
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        batch_size, length = query.shape[:2]
+        scores_shape = (batch_size, self.num_heads, length, length)
+        return output, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+
+    # Saving.
+
+    def get_config(self):
+        config = {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "num_key_value_heads": self.num_key_value_heads,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "output_shape": self._output_shape,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "bias_initializer": keras.initializers.serialize(
+                self.bias_initializer
+            ),
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+            "bias_regularizer": keras.regularizers.serialize(
+                self.bias_regularizer
+            ),
+            "activity_regularizer": keras.regularizers.serialize(
+                self.projection_activity_regularizer
+            ),
+            "kernel_constraint": keras.constraints.serialize(
+                self.kernel_constraint
+            ),
+            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            "seed": self.seed,
+        }
+        projection_dtypes = self._serialized_projection_dtypes()
+        if projection_dtypes:
+            config["projection_dtypes"] = projection_dtypes
+        return {**super().get_config(), **config}
+
+    def _serialized_projection_dtypes(self):
+        """The dtype policy of projections that were quantized."""
+        if not self.built:
+            policies = self._projection_dtypes
+        else:
+            policies = {x.name: x.dtype_policy for x in self._projections()}
+        return {
+            name: keras.dtype_policies.serialize(policy)
+            for name, policy in policies.items()
+            if policy != self.dtype_policy
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        projection_dtypes = config.pop("projection_dtypes", {})
+        layer = super().from_config(config)
+        layer._projection_dtypes = {
+            name: keras.dtype_policies.deserialize(policy)
+            for name, policy in projection_dtypes.items()
+        }
+        return layer
+
+
+def _with_masks(pattern, padding_mask, attention_mask):
+    """The pattern, `[n, n]` or `[B or 1, H or 1, n, n]`, and the masks."""
+    if padding_mask is not None:
+        pairs = patterns.padding_pairs_mask(padding_mask)
+        pattern = ops.logical_and(pattern, pairs[:, None])
+    if attention_mask is not None:
+        pattern = ops.logical_and(pattern, attention_mask[:, None])
+    return pattern
+
+
+def _drop_head_axis(attention_mask):
+    """`[B, 1, n, n]` as `[B, n, n]`."""
+    shape = tuple(attention_mask.shape)
+    if len(shape) == 3:
+        return attention_mask
+    if len(shape) == 4 and shape[1] == 1:
+        return ops.squeeze(attention_mask, axis=1)
+    raise ValueError(
+        "`attention_mask` is expected to have shape [B, n] (padding), "
+        "[B, n, n] or [B, 1, n, n]: one mask for all heads. "
+        f"Received: attention_mask.shape={shape}"
+    )
+
+
+def _check_output_shape(output_shape):
+    if output_shape is None:
+        return None
+    if isinstance(output_shape, int):
+        output_shape = (output_shape,)
+    if not isinstance(output_shape, (tuple, list)) or not output_shape:
+        raise ValueError(
+            "`output_shape` is expected to be None, an int, or a tuple of "
+            f"ints. Received: output_shape={output_shape!r}"
+        )
+    for size in output_shape:
+        _validation.check_positive_int("output_shape", size)
+    return tuple(output_shape)
+
+
+def _check_seed(seed):
+    """The seed, or one drawn now: `keras.utils.set_random_seed` governs it."""
+    if seed is None:
+        return random.randint(1, 10**9)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ValueError(
+            f"`seed` is expected to be None or an int. Received: seed={seed!r}"
+        )
+    if not -(2**31) <= seed < 2**32:
+        raise ValueError(
+            "`seed` is expected to fit in 32 bits: from -2**31 to 2**32 - 1. "
+            f"Received: seed={seed}"
+        )
+    return seed
+
+
+def _copy(initializer):
+    return type(initializer).from_config(initializer.get_config())
