@@ -81,7 +81,7 @@ class MixtureOfBlockAttention(ProjectedAttention):
         self.block_size = check("block_size", block_size)
         self.top_k = check("top_k", top_k)
 
-    def _attend(self, query, key, value, masks, causal, dropout, training):
+    def _attend(self, query, key, value, masks, causal, draw):
         return sa_ops.block_routed_attention(
             query,
             key,
@@ -90,10 +90,10 @@ class MixtureOfBlockAttention(ProjectedAttention):
             top_k=self.top_k,
             causal=causal,
             **masks,
-            **dropout,
+            **draw.dropout_keywords(),
         )
 
-    def _pattern(self, query, key, padding_mask, causal, training):
+    def _pattern(self, query, key, padding_mask, causal, draw):
         routes = routed_blocks(
             query,
             key,

@@ -12,11 +12,13 @@ import random
 import keras
 from keras import ops
 
+from keras_sa.layers import drawing
 from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops.dense_attention import dense_attention
 
-_PROJECTIONS = ("query", "key", "value", "attention_output")
+# No layer attends more often in one call.
+_ATTENTIONS_PER_CALL = 2
 
 
 class ProjectedAttention(keras.layers.Layer):
@@ -75,6 +77,7 @@ class ProjectedAttention(keras.layers.Layer):
             keras.random.SeedGenerator(self.seed % 2**31) if dropout else None
         )
         self._projection_dtypes = {}
+        self._replay = drawing.Replay()
 
     def _check_num_key_value_heads(self, num_key_value_heads):
         if num_key_value_heads is None:
@@ -90,7 +93,7 @@ class ProjectedAttention(keras.layers.Layer):
 
     # What a subclass fills in.
 
-    def _attend(self, query, key, value, masks, causal, dropout, training):
+    def _attend(self, query, key, value, masks, causal, draw):
         """The attention op: `[B, n, H, E]`.
 
         Args:
@@ -99,14 +102,24 @@ class ProjectedAttention(keras.layers.Layer):
             value: `[B, n, K, E]`.
             masks: dict of `padding_mask` and `attention_mask`.
             causal: whether a token sees no later token.
-            dropout: dict of `dropout` and `seed`.
-            training: whether this is a training call.
+            draw: `drawing.Draw`, what is random in this call.
         """
         raise NotImplementedError
 
-    def _pattern(self, query, key, padding_mask, causal, training):
+    def _pattern(self, query, key, padding_mask, causal, draw):
         """Who sees whom, padding aside: broadcasts to `[B, H, n, n]`."""
         raise NotImplementedError
+
+    def _draw(self, training):
+        """Draws what is random in one call."""
+        if not (training and self.dropout):
+            return drawing.Draw(0.0, ())
+        drawing.check_not_in_backward(self.name)
+        states = tuple(
+            self._dropout_seed_generator.next()
+            for _ in range(_ATTENTIONS_PER_CALL)
+        )
+        return drawing.Draw(self.dropout, states)
 
     # Building.
 
@@ -144,19 +157,21 @@ class ProjectedAttention(keras.layers.Layer):
             "kernel_initializer": _copy(self.kernel_initializer),
             "bias_initializer": _copy(self.bias_initializer),
         }
-        dense = keras.layers.EinsumDense(
-            equation,
-            output_shape=output_shape,
-            bias_axes=bias_axes if self.use_bias else None,
-            name=name,
-            dtype=self._projection_dtypes.get(name, self.dtype_policy),
-            kernel_regularizer=self.kernel_regularizer,
-            bias_regularizer=self.bias_regularizer,
-            activity_regularizer=self.projection_activity_regularizer,
-            kernel_constraint=self.kernel_constraint,
-            bias_constraint=self.bias_constraint,
-            **{**initializers, **kwargs},
-        )
+        # The layer is rematerialised as a whole, not its projections alone.
+        with keras.RematScope(mode=None):
+            dense = keras.layers.EinsumDense(
+                equation,
+                output_shape=output_shape,
+                bias_axes=bias_axes if self.use_bias else None,
+                name=name,
+                dtype=self._projection_dtypes.get(name, self.dtype_policy),
+                kernel_regularizer=self.kernel_regularizer,
+                bias_regularizer=self.bias_regularizer,
+                activity_regularizer=self.projection_activity_regularizer,
+                kernel_constraint=self.kernel_constraint,
+                bias_constraint=self.bias_constraint,
+                **{**initializers, **kwargs},
+            )
         # It computes token by token; without this Keras warns of a lost mask.
         dense.supports_masking = True
         dense.build(input_shape)
@@ -212,11 +227,8 @@ class ProjectedAttention(keras.layers.Layer):
             self._key_dense(key),
             self._value_dense(value),
         )
-        dropout = {
-            "dropout": self.dropout if training else 0.0,
-            "seed": self._dropout_seed_generator,
-        }
-        arguments = (*heads, masks, use_causal_mask, dropout, training)
+        draw = self._replay.draw or self._draw(training)
+        arguments = (*heads, masks, use_causal_mask, draw)
         if return_attention_scores:
             output, scores = self._attend_densely(query, *arguments)
             return self._output_dense(output), scores
@@ -226,25 +238,46 @@ class ProjectedAttention(keras.layers.Layer):
         """`_attend`; a subclass that needs the layer's inputs overrides it."""
         return self._attend(*arguments)
 
-    def _attend_densely(
-        self, inputs, query, key, value, masks, causal, dropout, training
-    ):
+    def _attend_densely(self, inputs, query, key, value, masks, causal, draw):
         """Output and `[B, H, n, n]` scores, O(n^2)."""
-        pattern = self._pattern(
-            query, key, masks["padding_mask"], causal, training
+        pattern = self._pattern(query, key, masks["padding_mask"], causal, draw)
+        return self._dense(
+            query, key, value, pattern, masks, draw.dropout_keywords()
         )
-        return self._dense(query, key, value, pattern, masks, dropout)
 
-    def _dense(self, query, key, value, pattern, masks, dropout):
+    def _dense(self, query, key, value, pattern, masks, dropout_keywords):
         output, scores = dense_attention(
             query,
             key,
             value,
             _with_masks(pattern, **masks),
             return_weights=True,
-            **dropout,
+            **dropout_keywords,
         )
         return output, ops.cast(scores, self.compute_dtype)
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """The call under `keras.RematScope`: draws once, computes twice."""
+        if super().rematerialized_call(layer_call, *args, **kwargs) is layer_call:
+            return layer_call
+
+        def call(query, value=None, key=None, **others):
+            draw = self._draw(others.get("training"))
+            # Only float tensors go in: frameworks trace or refuse the rest.
+            given = [x for x in (query, value, key) if x is not None]
+
+            def compute(*tensors):
+                tensors = iter(tensors)
+                inputs = [
+                    None if x is None else next(tensors)
+                    for x in (query, value, key)
+                ]
+                with self._replay.using(draw), keras.RematScope(mode=None):
+                    return layer_call(*inputs, **others)
+
+            return keras.remat(compute)(*given)
+
+        return call
 
     def _masks(self, shape, sequence_masks, attention_mask):
         """`padding_mask` `[B, n]` and `attention_mask` `[B or 1, n, n]`."""

@@ -81,7 +81,7 @@ class SlidingWindowAttention(ProjectedAttention):
             "window_size", window_size
         )
 
-    def _attend(self, query, key, value, masks, causal, dropout, training):
+    def _attend(self, query, key, value, masks, causal, draw):
         return sa_ops.sliding_window_attention(
             query,
             key,
@@ -89,10 +89,10 @@ class SlidingWindowAttention(ProjectedAttention):
             window_size=self.window_size,
             causal=causal,
             **masks,
-            **dropout,
+            **draw.dropout_keywords(),
         )
 
-    def _pattern(self, query, key, padding_mask, causal, training):
+    def _pattern(self, query, key, padding_mask, causal, draw):
         length = keras.ops.shape(query)[1]
         return patterns.sliding_window_mask(length, self.window_size, causal)
 

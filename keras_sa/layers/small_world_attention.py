@@ -116,41 +116,38 @@ class SmallWorldAttention(StochasticAttention):
         """Gates of the stochastic and of the local path `[B, n, H, 1 or E]`."""
         return ops.unstack(self._gate_dense(inputs), num=2, axis=2)
 
-    def _attend_with(
-        self, inputs, query, key, value, masks, causal, dropout, training
-    ):
+    def _attend_with(self, inputs, query, key, value, masks, causal, draw):
         softmax = self.merge == "softmax"
-        common = {
-            "causal": causal,
-            "return_lse": softmax,
-            **masks,
-            **dropout,
-        }
+        common = {"causal": causal, "return_lse": softmax, **masks}
         stochastic = attend_in_order(
             query,
             key,
             value,
             self._sample_permutation(
-                ops.shape(query)[1], masks["padding_mask"], training
+                ops.shape(query)[1], masks["padding_mask"], draw
             ),
             window_size=self.window_size,
             neighborhood=self.neighborhood,
             exclude_local=self.local_window_size if softmax else None,
             **common,
+            **draw.dropout_keywords(0),
         )
         local = sa_ops.sliding_window_attention(
-            query, key, value, window_size=self.local_window_size, **common
+            query,
+            key,
+            value,
+            window_size=self.local_window_size,
+            **common,
+            **draw.dropout_keywords(1),
         )
         if softmax:
             return sa_ops.merge_attention(*zip(stochastic, local))
         return sa_ops.gated_sum([stochastic, local], self._gates(inputs))
 
-    def _attend_densely(
-        self, inputs, query, key, value, masks, causal, dropout, training
-    ):
+    def _attend_densely(self, inputs, query, key, value, masks, causal, draw):
         length = ops.shape(query)[1]
         permutation = self._sample_permutation(
-            length, masks["padding_mask"], training
+            length, masks["padding_mask"], draw
         )
         stochastic = self._stochastic_mask(permutation, causal)
         local = patterns.sliding_window_mask(
@@ -159,7 +156,9 @@ class SmallWorldAttention(StochasticAttention):
         arguments = (query, key, value)
         if self.merge == "softmax":
             union = ops.logical_or(stochastic, local)
-            return self._dense(*arguments, union, masks, dropout)
+            return self._dense(
+                *arguments, union, masks, draw.dropout_keywords()
+            )
         if self.gate == "channel":
             raise ValueError(
                 "`return_attention_scores=True` is expected with gate='head' "
@@ -168,8 +167,12 @@ class SmallWorldAttention(StochasticAttention):
             )
         gates = self._gates(inputs)
         outputs, scores = zip(
-            self._dense(*arguments, stochastic, masks, dropout),
-            self._dense(*arguments, local, masks, dropout),
+            *(
+                self._dense(
+                    *arguments, pattern, masks, draw.dropout_keywords(index)
+                )
+                for index, pattern in enumerate((stochastic, local))
+            )
         )
         # [B, n, H, 1] as [B, H, n, 1]
         score_gates = [ops.transpose(gate, (0, 2, 1, 3)) for gate in gates]

@@ -1,8 +1,11 @@
 """Stochastic attention as a layer."""
 
+import dataclasses
+
 import keras
 from keras import ops
 
+from keras_sa.layers import drawing
 from keras_sa.layers.projected_attention import ProjectedAttention
 from keras_sa.ops import _validation
 from keras_sa.ops import patterns
@@ -125,42 +128,46 @@ class StochasticAttention(ProjectedAttention):
             else keras.random.SeedGenerator(self.seed % 2**31)
         )
 
-    def _sample_permutation(self, length, padding_mask, training):
+    def _sample_permutation(self, length, padding_mask, draw):
         """int32 `[n]`, `[B, n]` or `[B or 1, K, n]` for this call."""
         per_head = self.num_key_value_heads if self.permute == "head" else None
         return permutations.sample_permutation(
             length,
-            self._permutation_seed(training),
+            draw.permutation_seed,
             padding_mask,
             num_key_value_heads=per_head,
         )
 
-    def _permutation_seed(self, training):
+    def _draw(self, training):
         resamples = self.resample == "always" or (
             self.resample == "training" and training
         )
-        if not resamples:
-            return self.seed
-        state = ops.cast(self._permutation_seed_generator.next(), "int32")
-        return permutations.hash32(state[0], state[1])
+        seed = self.seed
+        if resamples:
+            drawing.check_not_in_backward(self.name)
+            state = ops.cast(self._permutation_seed_generator.next(), "int32")
+            seed = permutations.hash32(state[0], state[1])
+        return dataclasses.replace(
+            super()._draw(training), permutation_seed=seed
+        )
 
-    def _attend(self, query, key, value, masks, causal, dropout, training):
+    def _attend(self, query, key, value, masks, causal, draw):
         return attend_in_order(
             query,
             key,
             value,
             self._sample_permutation(
-                ops.shape(query)[1], masks["padding_mask"], training
+                ops.shape(query)[1], masks["padding_mask"], draw
             ),
             window_size=self.window_size,
             causal=causal,
             exclude_local=None,
             neighborhood=self.neighborhood,
             **masks,
-            **dropout,
+            **draw.dropout_keywords(),
         )
 
-    def _pattern(self, query, key, padding_mask, causal, training):
+    def _pattern(self, query, key, padding_mask, causal, draw):
         permutation = self._sample_permutation(
             ops.shape(query)[1], padding_mask, training
         )

@@ -10,7 +10,9 @@ from keras import ops
 
 def compute_dtype(dtype):
     """The dtype of scores and sums: float32 at least."""
-    return keras.backend.result_type(dtype, "float32")
+    # Not `result_type`: on JAX and torch it turns float64 into float32.
+    dtype = keras.backend.standardize_dtype(dtype)
+    return dtype if dtype == "float64" else "float32"
 
 
 def attend(
@@ -41,7 +43,7 @@ def attend(
     """
     lowest = float(np.finfo(keras.backend.standardize_dtype(scores.dtype)).min)
     scores = ops.where(visible, scores, lowest)
-    weights = ops.softmax(scores, axis=-1)
+    weights = _softmax(scores)
     dropped = (
         keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
     )
@@ -57,6 +59,12 @@ def attend(
         total = ops.logaddexp(lse, sinks)
         return output * ops.exp(lse - total), total[..., 0]
     return output, ops.where(something, lse, -float("inf"))[..., 0]
+
+
+def _softmax(scores):
+    if scores.shape[-1] == 1:  # Keras warns: it takes this for a mistake
+        return ops.ones_like(scores)
+    return ops.softmax(scores, axis=-1)
 
 
 def _log_sum_exp(scores, weights):

@@ -7,6 +7,7 @@ dim, `E` value head dim.
 import keras
 from keras import ops
 
+from keras_sa.ops import _softmax
 from keras_sa.ops import _validation
 
 
@@ -70,7 +71,7 @@ def dense_attention(
     _validation.check_rate("dropout", dropout)
     sinks = _validation.check_sinks(sinks, query.shape[2])
     out_dtype = value.dtype
-    dtype = keras.backend.result_type(query.dtype, "float32")
+    dtype = _softmax.compute_dtype(query.dtype)
     group = query.shape[2] // key.shape[2]
     query = ops.cast(query, dtype)
     key = ops.repeat(ops.cast(key, dtype), group, axis=2)  # [B, n, H, D]

@@ -3,8 +3,9 @@
 Letters: `B` batch, `n` tokens, `H` heads, `E` value head dim.
 """
 
-import keras
 from keras import ops
+
+from keras_sa.ops import _softmax
 
 
 def gated_sum(paths, gates):
@@ -71,7 +72,7 @@ def merge_attention(outputs, lses, *, return_lse=False):
         FlashAttention, https://arxiv.org/abs/2205.14135, section 3.1
     """
     _check_pairs("outputs", outputs, "lses", lses)
-    dtype = keras.backend.result_type(lses[0].dtype, "float32")
+    dtype = _softmax.compute_dtype(lses[0].dtype)
     lse = ops.stack([ops.cast(part, dtype) for part in lses])  # [parts, B, n, H]
     highest = ops.max(lse, axis=0)
     highest = ops.stop_gradient(

@@ -6,3 +6,10 @@ import torch
 def is_tracing():
     """Whether `torch.compile` or `torch.export` is reading the code."""
     return torch.compiler.is_compiling()
+
+
+def is_in_backward():
+    """Whether autograd is running a backward pass in this thread."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1
