@@ -16,7 +16,7 @@ class MixtureOfBlockAttention(ProjectedAttention):
     A token reads its own block and the best `top_k - 1` others, by the dot
     product of its query with the mean key of the block. No parameters are
     added: the weights are those of `keras.layers.MultiHeadAttention`, or of
-    `keras.layers.GroupedQueryAttention` with fewer key/value heads.
+    `keras.layers.GroupQueryAttention` with fewer key/value heads.
 
     Args:
         num_heads: number of query heads.

@@ -26,7 +26,7 @@ class ProjectedAttention(keras.layers.Layer):
 
     Weights have the names, shapes and order of
     `keras.layers.MultiHeadAttention`, or of
-    `keras.layers.GroupedQueryAttention` with fewer key/value heads.
+    `keras.layers.GroupQueryAttention` with fewer key/value heads.
     """
 
     def __init__(
@@ -216,6 +216,9 @@ class ProjectedAttention(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
     ):
+        if query_mask is None:
+            # Keras fills `query_mask` in only for calls with several tensors.
+            query_mask = getattr(query, "_keras_mask", None)
         value = query if value is None else value
         key = value if key is None else key
         self._check_shapes(query.shape, value.shape, key.shape)

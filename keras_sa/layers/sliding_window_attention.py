@@ -13,7 +13,7 @@ class SlidingWindowAttention(ProjectedAttention):
     """Multi-head self-attention to a window of neighbours, in O(n w).
 
     A drop-in for self-attention with `keras.layers.MultiHeadAttention` or
-    `keras.layers.GroupedQueryAttention`: same call, same weights. Where Keras
+    `keras.layers.GroupQueryAttention`: same call, same weights. Where Keras
     takes `sliding_window=w`, `window_size=w` is the same under a causal mask;
     without one, Keras' symmetric `sliding_window=s` is `window_size=2 * s - 1`.
 

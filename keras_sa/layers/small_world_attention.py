@@ -145,6 +145,12 @@ class SmallWorldAttention(StochasticAttention):
         return sa_ops.gated_sum([stochastic, local], self._gates(inputs))
 
     def _attend_densely(self, inputs, query, key, value, masks, causal, draw):
+        if self.merge == "gate" and self.gate == "channel":
+            raise ValueError(
+                "`return_attention_scores=True` is expected with gate='head' "
+                "or merge='softmax': a gate per channel has no scores per "
+                f"pair of tokens. Received: gate={self.gate!r}"
+            )
         length = ops.shape(query)[1]
         permutation = self._sample_permutation(
             length, masks["padding_mask"], draw
@@ -158,12 +164,6 @@ class SmallWorldAttention(StochasticAttention):
             union = ops.logical_or(stochastic, local)
             return self._dense(
                 *arguments, union, masks, draw.dropout_keywords()
-            )
-        if self.gate == "channel":
-            raise ValueError(
-                "`return_attention_scores=True` is expected with gate='head' "
-                "or merge='softmax': a gate per channel has no scores per "
-                f"pair of tokens. Received: gate={self.gate!r}"
             )
         gates = self._gates(inputs)
         outputs, scores = zip(

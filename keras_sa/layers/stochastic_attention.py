@@ -24,7 +24,7 @@ class StochasticAttention(ProjectedAttention):
     The layer permutes the tokens at random, attends in a window over that
     order, and restores the order. No parameters are added: the weights are
     those of `keras.layers.MultiHeadAttention`, or of
-    `keras.layers.GroupedQueryAttention` with fewer key/value heads. Layers
+    `keras.layers.GroupQueryAttention` with fewer key/value heads. Layers
     with independent permutations reach the whole sequence in O(log_w n)
     layers. Position encodings go into the inputs and are not moved.
 
@@ -169,7 +169,7 @@ class StochasticAttention(ProjectedAttention):
 
     def _pattern(self, query, key, padding_mask, causal, draw):
         permutation = self._sample_permutation(
-            ops.shape(query)[1], padding_mask, training
+            ops.shape(query)[1], padding_mask, draw
         )
         return self._stochastic_mask(permutation, causal)
 

@@ -22,8 +22,7 @@ def attend(
     *,
     sinks=None,
     return_lse=False,
-    dropout=0.0,
-    seed=None,
+    drop=None,
 ):
     """Softmax over the visible columns, times the values.
 
@@ -34,8 +33,7 @@ def attend(
         sinks: optional extra logits in the denominator, broadcast to
             `[..., R, 1]`.
         return_lse: whether the log-sum-exp is wanted.
-        dropout: rate of dropout on the weights.
-        seed: `keras.random.SeedGenerator` or int for the dropout.
+        drop: optional function of the weights `[..., R, S]`: dropout.
 
     Returns:
         output `[..., R, E]` and log-sum-exp `[..., R]` or `None`. A row that
@@ -44,10 +42,7 @@ def attend(
     lowest = float(np.finfo(keras.backend.standardize_dtype(scores.dtype)).min)
     scores = ops.where(visible, scores, lowest)
     weights = _softmax(scores)
-    dropped = (
-        keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
-    )
-    output = ops.matmul(dropped, value)
+    output = ops.matmul(drop(weights) if drop else weights, value)
     # In a row that sees nothing, the softmax is uniform.
     something = ops.any(visible, axis=-1, keepdims=True)
     output = ops.where(something, output, ops.zeros_like(output))

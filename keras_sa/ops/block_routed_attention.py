@@ -125,6 +125,8 @@ def block_routed_attention(
         return (output, lse) if return_lse else output
     tiles = _Tiles.pack(_choose_blocks(query, key, slots, top_k, causal), slots)
 
+    drop = tiles.dropout(dropout, seed, block_size) if dropout else None
+
     def attend_to_tile(query, key, value, visible):
         scores = ops.matmul(query, ops.transpose(key, (0, 2, 1)))
         return _softmax.attend(
@@ -132,8 +134,7 @@ def block_routed_attention(
             value,
             visible,
             return_lse=True,
-            dropout=dropout,
-            seed=seed,
+            drop=drop,
         )
 
     outputs, lses = _routed_parts(
@@ -307,6 +308,17 @@ class _Tiles:
         is_choice = ops.reshape(is_choice, (-1,))
         place = ops.where(is_choice, place, 0)
         return cls(tile_block, pair, is_pair, place, is_choice, num_routed)
+
+    def dropout(self, rate, seed, block_size):
+        """Dropout that goes with the pair, wherever it is packed: the packing
+        depends on what later tokens choose."""
+        ones = ops.ones((ops.shape(self.place)[0], block_size))
+        factors = keras.random.dropout(ones, rate, seed=seed)  # [M, b]
+
+        def drop(weights):
+            return weights * ops.cast(_take(factors, self.pair), weights.dtype)
+
+        return drop
 
 
 def _take(x, index):

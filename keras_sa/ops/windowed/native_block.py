@@ -34,10 +34,29 @@ def why_not(arguments):
                 f"`native_block` has no {name}: it runs "
                 "`keras.ops.dot_product_attention` on whole blocks."
             )
-    if keras.config.backend() == "jax" and a.key.shape[3] != a.value.shape[3]:
+    if keras.backend.standardize_dtype(a.query.dtype) == "float64":
+        return (
+            "`native_block` has no float64: "
+            "`keras.ops.dot_product_attention` may compute it in float32."
+        )
+    if keras.config.backend() == "jax":
+        return _why_not_on_jax(arguments)
+    return None
+
+
+def _why_not_on_jax(arguments):
+    key, value = arguments.key, arguments.value
+    if key.shape[3] != value.shape[3]:
         return (
             "`native_block` needs equal head dims of key and value: "
             "`keras.ops.dot_product_attention` on JAX does."
+        )
+    is_half = keras.backend.standardize_dtype(key.dtype) == "float16"
+    devices = keras.distribution.list_devices()
+    if is_half and all(name.startswith("cpu") for name in devices):
+        return (
+            "`native_block` has no float16 on CPUs: "
+            "`keras.ops.dot_product_attention` on JAX has not."
         )
     return None
 
@@ -60,6 +79,7 @@ def forward(arguments):
         mask=_visible_keys(arguments, order, heads),
         scale=a.scale,
         is_causal=a.causal,
+        flash_attention=_flash_attention(),
     )
     output = ops.cast(output, a.value.dtype)
     inverse = permutations.invert_permutation(order)[..., :length]
@@ -73,6 +93,12 @@ def forward(arguments):
         real = a.padding_mask[:, :, None, None]
         output = ops.where(real, output, ops.zeros_like(output))
     return output
+
+
+def _flash_attention():
+    """On torch, `False` leaves the choice of kernel to torch itself; asking
+    Keras to choose breaks the graph of `torch.compile`."""
+    return False if keras.config.backend() == "torch" else None
 
 
 def _blocks(x, order, heads, arguments):

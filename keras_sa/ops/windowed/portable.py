@@ -9,7 +9,9 @@ slots in a chunk, `t` chunks, `S` keys of a chunk.
 """
 
 import dataclasses
+import functools
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -58,10 +60,17 @@ def forward(arguments):
         _for_each_query_head(visible, arguments),
         sinks=_sinks_per_row(arguments, chunks),
         return_lse=arguments.return_lse,
-        dropout=arguments.dropout,
-        seed=arguments.seed,
+        drop=_dropout(arguments),
     )
     return _in_original_order(arguments, order, output, lse)
+
+
+def _dropout(arguments):
+    if not arguments.dropout:
+        return None
+    return functools.partial(
+        keras.random.dropout, rate=arguments.dropout, seed=arguments.seed
+    )
 
 
 def choose_chunks(arguments):

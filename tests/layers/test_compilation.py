@@ -1,0 +1,64 @@
+"""Compiled by the backend's own compiler."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_sa
+from tests.layers.test_layer_contract import LAYERS
+from tests.layers.test_layer_contract import make
+from tests.layers.test_layer_contract import to_numpy
+from tests.layers.test_layer_contract import tokens
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="torch.compile is torch's"
+)
+@pytest.mark.parametrize("implementation", ["portable", "native_block"])
+def test_no_graph_break_on_torch(implementation):
+    import torch
+
+    random = np.random.default_rng(0)
+    query, key, value = (
+        ops.convert_to_tensor(random.normal(size=(2, 40, 4, 8)).astype("f"))
+        for _ in range(3)
+    )
+    permutation = keras_sa.ops.sample_permutation(40, 3)
+
+    def attend(query, key, value, permutation):
+        return keras_sa.ops.stochastic_attention(
+            query,
+            key,
+            value,
+            permutation,
+            window_size=8,
+            neighborhood="block",
+            causal=True,
+            implementation=implementation,
+        )
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    arguments = (query, key, value, permutation)
+    np.testing.assert_allclose(
+        to_numpy(compiled(*arguments)), to_numpy(attend(*arguments)), atol=2e-6
+    )
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="jit_compile is TensorFlow's"
+)
+@pytest.mark.parametrize("name", LAYERS)
+def test_xla_on_tensorflow(name):
+    import tensorflow as tf
+
+    layer, x = make(name, resample="never") if (
+        "stochastic" in name or "small" in name
+    ) else make(name), ops.convert_to_tensor(tokens())
+    layer.build(x.shape)
+    compiled = tf.function(layer, jit_compile=True)
+    np.testing.assert_allclose(
+        to_numpy(compiled(x, use_causal_mask=True)),
+        to_numpy(layer(x, use_causal_mask=True)),
+        atol=2e-6,
+    )
