@@ -31,7 +31,7 @@ class Draw:
         """`dropout` and `seed` of the attention number `index` of the call."""
         if not self.dropout:
             return {"dropout": 0.0, "seed": None}
-        seed = DrawnSeed(self.dropout_states[index :])
+        seed = DrawnSeed(self.dropout_states[index:])
         return {"dropout": self.dropout, "seed": seed}
 
 

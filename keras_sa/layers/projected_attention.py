@@ -82,7 +82,9 @@ class ProjectedAttention(keras.layers.Layer):
     def _check_num_key_value_heads(self, num_key_value_heads):
         if num_key_value_heads is None:
             return self.num_heads
-        _validation.check_positive_int("num_key_value_heads", num_key_value_heads)
+        _validation.check_positive_int(
+            "num_key_value_heads", num_key_value_heads
+        )
         if self.num_heads % num_key_value_heads != 0:
             raise ValueError(
                 "`num_heads` is expected to be a multiple of "
@@ -261,7 +263,10 @@ class ProjectedAttention(keras.layers.Layer):
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
         """The call under `keras.RematScope`: draws once, computes twice."""
-        if super().rematerialized_call(layer_call, *args, **kwargs) is layer_call:
+        if (
+            super().rematerialized_call(layer_call, *args, **kwargs)
+            is layer_call
+        ):
             return layer_call
 
         def call(query, value=None, key=None, **others):
@@ -336,7 +341,9 @@ class ProjectedAttention(keras.layers.Layer):
                 )
         return shapes
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+    def compute_output_shape(
+        self, query_shape, value_shape=None, key_shape=None
+    ):
         shape, _, _ = self._check_shapes(query_shape, value_shape, key_shape)
         return (*shape[:2], *(self._output_shape or shape[2:]))
 
@@ -394,7 +401,9 @@ class ProjectedAttention(keras.layers.Layer):
             "kernel_constraint": keras.constraints.serialize(
                 self.kernel_constraint
             ),
-            "bias_constraint": keras.constraints.serialize(self.bias_constraint),
+            "bias_constraint": keras.constraints.serialize(
+                self.bias_constraint
+            ),
             "seed": self.seed,
         }
         projection_dtypes = self._serialized_projection_dtypes()

@@ -168,7 +168,11 @@ def check_permutation(permutation, batch_size, length, num_key_value_heads):
     fits = (
         1 <= len(shape) <= 3
         and _all_equal((shape[-1], length))
-        and (len(shape) < 2 or shape[0] == 1 or _all_equal((shape[0], batch_size)))
+        and (
+            len(shape) < 2
+            or shape[0] == 1
+            or _all_equal((shape[0], batch_size))
+        )
         and (len(shape) < 3 or shape[1] == num_key_value_heads)
     )
     if not fits:

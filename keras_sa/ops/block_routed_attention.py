@@ -5,10 +5,11 @@ product of its query with the mean key of the block. Queries that chose the
 same block are packed in tiles, so that every tile is one small dense product:
 O(n k b) work for blocks of b tokens, and no n x n tensor.
 
-Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G = H / K`,
-`N = B * K`, `D` head dim, `E` value head dim, `b` tokens in a block, `c` blocks
-of a sequence, `r = top_k - 1` routed blocks, `M = N * n * G * r` pairs of a
-query and a block, `t` tiles, `T` pairs in a tile.
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads,
+`G = H / K`, `N = B * K`, `D` head dim, `E` value head dim, `b` tokens in a
+block, `c` blocks of a sequence, `r = top_k - 1` routed blocks,
+`M = N * n * G * r` pairs of a query and a block, `t` tiles, `T` pairs in a
+tile.
 """
 
 import dataclasses
@@ -91,11 +92,15 @@ def block_routed_attention(
     """
     block_size = _validation.check_positive_int("block_size", block_size)
     top_k = _validation.check_positive_int("top_k", top_k)
-    _validation.check_one_of("implementation", implementation, (None, "portable"))
+    _validation.check_one_of(
+        "implementation", implementation, (None, "portable")
+    )
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length = query.shape[:2]
-    padding_mask = _validation.check_padding_mask(padding_mask, batch_size, length)
+    padding_mask = _validation.check_padding_mask(
+        padding_mask, batch_size, length
+    )
     attention_mask = _validation.check_attention_mask(
         attention_mask, batch_size, length
     )
@@ -214,7 +219,9 @@ class _Slots:
         if self.padding_mask is None:
             return ops.ones((shape[0] * shape[1], shape[2]), dtype="bool")
         valid = permutations.is_valid(self.order, self.padding_mask)
-        return ops.reshape(ops.broadcast_to(valid[:, None], shape), (-1, shape[2]))
+        return ops.reshape(
+            ops.broadcast_to(valid[:, None], shape), (-1, shape[2])
+        )
 
     def restore(self, x):
         """`[N, n, F]` in slot order as `[B, n, K, F]`."""
@@ -249,7 +256,9 @@ def _choose_blocks(query, key, slots, top_k, causal):
     # Room for the choice when there are fewer blocks than choices.
     affinity = permutations.pad_end(affinity, top_k - 1, lowest, axis=3)
     best, chosen = ops.top_k(ops.stop_gradient(affinity), top_k - 1)
-    is_choice = ops.logical_and(best > lowest, slots.is_real()[:, :, None, None])
+    is_choice = ops.logical_and(
+        best > lowest, slots.is_real()[:, :, None, None]
+    )
     return ops.cast(chosen, "int32"), is_choice
 
 
@@ -279,7 +288,9 @@ class _Tiles:
         rows, num_routed = ops.shape(chosen)[0], chosen.shape[3]
         total = rows * slots.num_blocks  # blocks of all sequences
         sequence = ops.arange(rows, dtype="int32")[:, None, None, None]
-        block = ops.where(is_choice, sequence * slots.num_blocks + chosen, total)
+        block = ops.where(
+            is_choice, sequence * slots.num_blocks + chosen, total
+        )
         block = ops.reshape(ops.cast(block, "int32"), (-1,))  # [M]
         order = permutations.order_by(block)
         start = ops.searchsorted(

@@ -80,7 +80,9 @@ def dense_attention(
 
     scores = ops.einsum("bihd,bjhd->bhij", query, key) * scale
     if logit_soft_cap is not None:
-        scores = logit_soft_cap * ops.tanh(scores / logit_soft_cap)
+        # tanh, written so: on JAX `ops.tanh` turns float64 into float32.
+        half = ops.sigmoid(scores * (2 / logit_soft_cap))
+        scores = logit_soft_cap * (2 * half - 1)
     if mask is not None:
         mask = ops.convert_to_tensor(mask)
         _validation.check_mask_dtype("mask", mask)
@@ -101,7 +103,9 @@ def dense_attention(
     safe_total = ops.where(empty, ops.ones_like(total), total)
     weights = unnormalized / safe_total  # [B, H, n, n]
     dropped = (
-        keras.random.dropout(weights, dropout, seed=seed) if dropout else weights
+        keras.random.dropout(weights, dropout, seed=seed)
+        if dropout
+        else weights
     )
     output = ops.cast(ops.einsum("bhij,bjhe->bihe", dropped, value), out_dtype)
     results = [output]

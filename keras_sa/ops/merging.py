@@ -73,7 +73,9 @@ def merge_attention(outputs, lses, *, return_lse=False):
     """
     _check_pairs("outputs", outputs, "lses", lses)
     dtype = _softmax.compute_dtype(lses[0].dtype)
-    lse = ops.stack([ops.cast(part, dtype) for part in lses])  # [parts, B, n, H]
+    lse = ops.stack(
+        [ops.cast(part, dtype) for part in lses]
+    )  # [parts, B, n, H]
     highest = ops.max(lse, axis=0)
     highest = ops.stop_gradient(
         ops.where(highest == -float("inf"), ops.zeros_like(highest), highest)

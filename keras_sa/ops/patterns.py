@@ -93,7 +93,9 @@ def block_routed_mask(routes, block_size, padding_mask=None, causal=False):
         else permutations.valid_ranks(padding_mask)
     )
     block = ops.one_hot(rank // block_size, num_blocks)  # [B, n, blocks]
-    mask = ops.einsum("bihc,bjc->bhij", ops.cast(routes, block.dtype), block) > 0
+    mask = (
+        ops.einsum("bihc,bjc->bhij", ops.cast(routes, block.dtype), block) > 0
+    )
     if causal:
         mask = ops.logical_and(mask, position[None, :] <= position[:, None])
     if padding_mask is not None:

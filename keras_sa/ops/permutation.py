@@ -18,7 +18,11 @@ _ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
 _LAST_SHIFT = 14
 # Independent streams of one seed: the fractional digits of sqrt(2), sqrt(3)
 # and sqrt(5) as 32-bit words.
-_STREAM_BEFORE, _STREAM_AFTER, _STREAM_SPLIT = 0x6A09E667, 0xBB67AE85, 0x3C6EF372
+_STREAM_BEFORE, _STREAM_AFTER, _STREAM_SPLIT = (
+    0x6A09E667,
+    0xBB67AE85,
+    0x3C6EF372,
+)
 _LARGEST = 2**31 - 1
 
 
@@ -139,14 +143,19 @@ def sample_permutation(
     """
     if isinstance(length, int) and length < 0:
         raise ValueError(
-            f"`length` is expected not to be negative. Received: length={length}"
+            "`length` is expected not to be negative. "
+            f"Received: length={length}"
         )
     seed = seed_to_int32(seed)
     if padding_mask is not None:
         static = length if isinstance(length, int) else None
-        padding_mask = _validation.check_padding_mask(padding_mask, None, static)
+        padding_mask = _validation.check_padding_mask(
+            padding_mask, None, static
+        )
     if num_key_value_heads is not None:
-        _validation.check_positive_int("num_key_value_heads", num_key_value_heads)
+        _validation.check_positive_int(
+            "num_key_value_heads", num_key_value_heads
+        )
         seed = ops.reshape(split_seed(seed, num_key_value_heads), (1, -1, 1))
     ranks = (
         ops.arange(length, dtype="int32")
@@ -228,7 +237,9 @@ def sort_blocks(permutation, block_size, padding_mask=None):
     lead = ops.shape(permutation)[:-1]
     keys = permutation
     if padding_mask is not None:
-        keys = ops.where(is_valid(permutation, padding_mask), keys, keys + length)
+        keys = ops.where(
+            is_valid(permutation, padding_mask), keys, keys + length
+        )
     keys = pad_end(keys, num_blocks * block_size - length, 2 * length, axis=-1)
     keys = ops.sort(ops.reshape(keys, (*lead, num_blocks, block_size)), axis=-1)
     keys = ops.reshape(keys, (*lead, num_blocks * block_size))
@@ -310,6 +321,8 @@ def _with_head_axis(permutation):
 
 def _offsets(batch_size, num_heads, batch_stride, head_stride):
     """Where each (example, head) starts in a flat table of rows `[B, K, 1]`."""
-    batch = ops.arange(batch_size, dtype="int32") * ops.cast(batch_stride, "int32")
+    batch = ops.arange(batch_size, dtype="int32") * ops.cast(
+        batch_stride, "int32"
+    )
     head = ops.arange(num_heads, dtype="int32") * ops.cast(head_stride, "int32")
     return batch[:, None, None] + head[None, :, None]

@@ -96,7 +96,9 @@ def stochastic_attention(
     permutation = _validation.check_permutation(
         permutation, batch_size, length, key.shape[2]
     )
-    padding_mask = _validation.check_padding_mask(padding_mask, batch_size, length)
+    padding_mask = _validation.check_padding_mask(
+        padding_mask, batch_size, length
+    )
     if padding_mask is not None:
         permutation = permutations.padding_last(permutation, padding_mask)
     return attend_in_order(
@@ -136,7 +138,8 @@ def attend_in_order(
     window_size = _validation.check_positive_int("window_size", window_size)
     if exclude_local is not None:
         exclude_local = patterns.window_reach(
-            _validation.check_positive_int("exclude_local", exclude_local), causal
+            _validation.check_positive_int("exclude_local", exclude_local),
+            causal,
         )
     return api.windowed_attention(
         query,

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import keras_sa
-from tests.layers.test_layer_contract import LAYERS
-from tests.layers.test_layer_contract import make
-from tests.layers.test_layer_contract import tokens
+from tests.layers.cases import LAYERS
+from tests.layers.cases import REPRESENTATIVE
+from tests.layers.cases import make
+from tests.layers.cases import tokens
 
 FORM = r"(?s)expect.*Received: "
 
@@ -102,7 +103,7 @@ def test_rank_is_3(name, shape):
         f"{key}{value.shape}{value.dtype}" for key, value in masks.items()
     ),
 )
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_masks(name, masks):
     with pytest.raises(ValueError, match=FORM):
         make(name)(tokens(), **masks)

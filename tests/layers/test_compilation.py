@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 import keras_sa
-from tests.layers.test_layer_contract import LAYERS
-from tests.layers.test_layer_contract import make
-from tests.layers.test_layer_contract import to_numpy
-from tests.layers.test_layer_contract import tokens
+from tests.layers.cases import LAYERS
+from tests.layers.cases import make
+from tests.layers.cases import to_numpy
+from tests.layers.cases import tokens
 
 
 @pytest.mark.skipif(
@@ -52,9 +52,12 @@ def test_no_graph_break_on_torch(implementation):
 def test_xla_on_tensorflow(name):
     import tensorflow as tf
 
-    layer, x = make(name, resample="never") if (
-        "stochastic" in name or "small" in name
-    ) else make(name), ops.convert_to_tensor(tokens())
+    layer, x = (
+        make(name, resample="never")
+        if ("stochastic" in name or "small" in name)
+        else make(name),
+        ops.convert_to_tensor(tokens()),
+    )
     layer.build(x.shape)
     compiled = tf.function(layer, jit_compile=True)
     np.testing.assert_allclose(

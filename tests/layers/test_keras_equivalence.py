@@ -5,25 +5,26 @@ import numpy as np
 import pytest
 
 import keras_sa
-from tests.layers.test_layer_contract import to_numpy
-from tests.layers.test_layer_contract import tokens
+from tests.layers.cases import run
+from tests.layers.cases import to_numpy
+from tests.layers.cases import tokens
 
 
 def pair(reference, layer, **call):
     """Outputs of both layers with the weights of the first."""
     x = tokens()
-    expected = reference(x, x, **call)
+    reference.build(x.shape, x.shape)
     layer.build(x.shape, x.shape)
-    weights = [w.numpy() if hasattr(w, "numpy") else w for w in reference.weights]
-    # Biases start at 0: make them count.
+    # Also biases, which start at 0.
     random = np.random.default_rng(0)
     weights = [
-        random.normal(size=w.shape, scale=0.3).astype("float32") for w in weights
+        random.normal(size=weight.shape, scale=0.3).astype("float32")
+        for weight in reference.trainable_weights
     ]
     reference.set_weights(weights)
     layer.set_weights(weights)
     expected = reference(x, x, **call)
-    return to_numpy(expected), to_numpy(layer(x, x, **call))
+    return to_numpy(expected), to_numpy(run(layer, x, **call))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -131,7 +132,9 @@ def test_gates_weigh_the_paths_of_each_head():
     kernel, bias = layer.gate_dense.get_weights()
     bias[0], bias[1] = -40.0, 40.0  # stochastic path off, local path on
     layer.gate_dense.set_weights([kernel, bias])
-    np.testing.assert_allclose(to_numpy(layer(x)), to_numpy(local(x)), atol=1e-6)
+    np.testing.assert_allclose(
+        to_numpy(layer(x)), to_numpy(local(x)), atol=1e-6
+    )
 
 
 def test_weight_file_of_a_keras_layer_loads(tmp_path):

@@ -8,10 +8,11 @@ import pytest
 from keras import ops
 
 from keras_sa import autodiff
-from tests.layers.test_layer_contract import LAYERS
-from tests.layers.test_layer_contract import make
-from tests.layers.test_layer_contract import to_numpy
-from tests.layers.test_layer_contract import tokens
+from tests.layers.cases import LAYERS
+from tests.layers.cases import make
+from tests.layers.cases import run
+from tests.layers.cases import to_numpy
+from tests.layers.cases import tokens
 
 DETERMINISTIC = [name for name in LAYERS if name != "stochastic_always_dropout"]
 
@@ -33,7 +34,7 @@ def test_keras_mask_means_query_mask(name):
     embed = keras.layers.Embedding(11, 10, mask_zero=True)
     ids = np.array([[3, 4, 5, 6, 7, 0, 0], [1, 2, 3, 0, 0, 0, 0]])
     layer = make(name)
-    expected = layer(to_numpy(embed(ids)), query_mask=ids != 0)
+    expected = run(layer, to_numpy(embed(ids)), query_mask=ids != 0)
     x = embed(ids)
     for output in (layer(x), layer(x, x), layer(x, x, x)):
         np.testing.assert_allclose(
@@ -52,10 +53,9 @@ def test_padding_changes_nothing(name, causal, side):
     if side == "left":
         parts, mask = parts[::-1], mask[::-1]
     mask = np.array([mask])  # integers, as in KerasHub
-    padded = layer(
-        np.concatenate(parts, axis=1), query_mask=mask, use_causal_mask=causal
-    )
-    alone = layer(x, use_causal_mask=causal)
+    padded = np.concatenate(parts, axis=1)
+    padded = run(layer, padded, query_mask=mask, use_causal_mask=causal)
+    alone = run(layer, x, use_causal_mask=causal)
     np.testing.assert_allclose(
         to_numpy(padded)[mask == 1], to_numpy(alone)[0], atol=2e-6
     )
@@ -67,22 +67,22 @@ def test_attention_mask_forms_mean_the_same(name):
     x = tokens()
     padding = np.arange(13) < np.array([[13], [8]])
     pairs = padding[:, None, :] & padding[:, :, None]
-    expected = to_numpy(layer(x, query_mask=padding))
+    expected = to_numpy(run(layer, x, query_mask=padding))
     same = {
-        "[B, n]": layer(x, attention_mask=padding),
-        "[B, n] of integers": layer(x, attention_mask=padding.astype("int32")),
-        "value_mask": layer(x, value_mask=padding),
-        "key_mask": layer(x, key_mask=padding),
+        "[B, n]": run(layer, x, attention_mask=padding),
+        "[B, n] of integers": run(layer, x, attention_mask=padding * 1),
+        "value_mask": run(layer, x, value_mask=padding),
+        "key_mask": run(layer, x, key_mask=padding),
     }
     for form, received in same.items():
         np.testing.assert_allclose(
             to_numpy(received), expected, atol=2e-6, err_msg=form
         )
-    expected = to_numpy(layer(x, attention_mask=pairs))
+    expected = to_numpy(run(layer, x, attention_mask=pairs))
     for form in (pairs[:, None], pairs.astype("int32"), pairs[:, None] * 1):
-        received = to_numpy(layer(x, attention_mask=form))
+        received = to_numpy(run(layer, x, attention_mask=form))
         np.testing.assert_array_equal(received, expected)
-    one_for_all = to_numpy(layer(x, attention_mask=pairs[1:]))
+    one_for_all = to_numpy(run(layer, x, attention_mask=pairs[1:]))
     np.testing.assert_array_equal(one_for_all[1], expected[1])
 
 
@@ -93,15 +93,18 @@ def test_attention_mask_of_pairs_equals_dense_scores(name):
     layer = make(name)
     x = tokens()
     mask = np.random.default_rng(1).random((2, 13, 13)) < 0.6
-    output = layer(x, attention_mask=mask, use_causal_mask=True)
-    dense, scores = layer(
+    output = run(layer, x, attention_mask=mask, use_causal_mask=True)
+    dense, scores = run(
+        layer,
         x,
         attention_mask=mask,
         use_causal_mask=True,
         return_attention_scores=True,
     )
     np.testing.assert_allclose(to_numpy(output), to_numpy(dense), atol=2e-6)
-    assert (to_numpy(scores)[~np.broadcast_to(mask[:, None], scores.shape)] == 0).all()
+    assert (
+        to_numpy(scores)[~np.broadcast_to(mask[:, None], scores.shape)] == 0
+    ).all()
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
@@ -113,18 +116,19 @@ def test_fully_padded_example(name, policy):
     mask = np.array([[True] * 13, [False] * 13])
     # Only the bias of the output projection is left of such an example.
     nothing = to_numpy(
-        layer.output_dense(
-            ops.zeros((1, 13, layer.num_heads, layer.value_dim))
-        )
+        layer.output_dense(ops.zeros((1, 13, layer.num_heads, layer.value_dim)))
     )
-    output = to_numpy(layer(x, query_mask=mask))
+    output = to_numpy(run(layer, x, query_mask=mask))
     np.testing.assert_array_equal(output[1:], nothing)
 
     def loss(x):
         y = layer(x, query_mask=mask, training=True, use_causal_mask=True)
         return ops.sum(ops.square(ops.cast(y, "float32")))
 
-    value, (gradient,) = autodiff.value_and_gradients(loss)(x)
+    differentiate = autodiff.value_and_gradients(loss)
+    if getattr(layer, "_permutation_seed_generator", None) is None:
+        differentiate = autodiff.compile(differentiate)
+    value, (gradient,) = differentiate(x)
     assert np.isfinite(to_numpy(value))
     gradient = to_numpy(gradient)
     assert np.isfinite(gradient).all()
@@ -151,15 +155,14 @@ def test_causal_on_every_path(name, way):
     if "stochastic" in name or "small_world" in name:
         changes["resample"] = "never"
 
-    def run(x):
+    def outputs(x):
         keras.utils.set_random_seed(0)  # the same weights and the same dropout
-        output = make(name, **changes)(
-            x, use_causal_mask=True, **CAUSAL_CALLS[way]
-        )
+        layer = make(name, **changes)
+        output = run(layer, x, use_causal_mask=True, **CAUSAL_CALLS[way])
         return to_numpy(output[0] if isinstance(output, tuple) else output)
 
     x, changed = tokens(), tokens()
     changed[:, 7:] += 5.0
-    before, after = run(x), run(changed)
+    before, after = outputs(x), outputs(changed)
     np.testing.assert_array_equal(before[:, :7], after[:, :7])
     assert (before[:, 7:] != after[:, 7:]).any()

@@ -7,8 +7,8 @@ from keras import ops
 
 import keras_sa
 from keras_sa import autodiff
-from tests.layers.test_layer_contract import to_numpy
-from tests.layers.test_layer_contract import tokens
+from tests.layers.cases import to_numpy
+from tests.layers.cases import tokens
 
 
 def make(**changes):
@@ -22,7 +22,11 @@ def differ(a, b):
 
 @pytest.mark.parametrize(
     ("resample", "new_in_training", "new_in_inference"),
-    [("training", True, False), ("always", True, True), ("never", False, False)],
+    [
+        ("training", True, False),
+        ("always", True, True),
+        ("never", False, False),
+    ],
 )
 def test_resample(resample, new_in_training, new_in_inference):
     layer, x = make(resample=resample), tokens()
@@ -60,10 +64,10 @@ def test_every_32_bit_seed_works(seed):
 
 
 def patterns_of_steps(layer, steps):
-    """The pattern of visible keys that each training step of `fit` used.
+    """One number per training step of `fit` for the pairs that were visible.
 
-    The model learns nothing: its output is the scores, and a callback cannot
-    see them; so the loss reports which pairs are visible, as one number.
+    What happens in a compiled step shows in its loss, so the model's output
+    is a code of the visible pairs, and the learning rate is 0.
     """
 
     class Scores(keras.layers.Layer):
@@ -87,16 +91,17 @@ def patterns_of_steps(layer, steps):
         lambda x: ops.sum(x[:, 0] * code, axis=(1, 2), keepdims=True)[:, :, 0],
         output_shape=(1,),
     )(visible)
+    outputs = keras.layers.Dense(1, kernel_initializer="ones")(outputs)
     model = keras.Model(inputs, outputs)
-    model.compile("sgd", "mae")
+    model.compile(keras.optimizers.SGD(0.0), "mae")
     history = model.fit(
         tokens(batch_size=1), np.full((1, 1), -1e4), epochs=steps, verbose=0
     )
     return history.history["loss"]
 
 
-# The visible pairs have no gradient, of which torch and Keras warn.
-@pytest.mark.filterwarnings("ignore")
+# The attention's own weights get no gradient, of which Keras warns.
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_compiled_training_draws_a_new_order_each_step():
     if keras.config.backend() == "torch":
         pytest.skip("fit on torch is eager; test_resample covers it")
@@ -149,8 +154,7 @@ def train(remat, layer_class=keras_sa.StochasticAttention, **arguments):
         tokens(), tokens(seed=1), epochs=3, batch_size=2, verbose=0
     )
     states = [
-        ops.convert_to_numpy(v.value)
-        for v in layer.non_trainable_variables
+        ops.convert_to_numpy(v.value) for v in layer.non_trainable_variables
     ]
     return model.get_weights(), history.history["loss"], states
 

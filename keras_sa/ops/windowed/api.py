@@ -130,7 +130,9 @@ def windowed_attention(
             if scale is None
             else _validation.check_number("scale", scale)
         ),
-        logit_soft_cap=_validation.check_number("logit_soft_cap", logit_soft_cap),
+        logit_soft_cap=_validation.check_number(
+            "logit_soft_cap", logit_soft_cap
+        ),
         sinks=_validation.check_sinks(sinks, num_heads),
         return_lse=return_lse,
         dropout=_validation.check_rate("dropout", dropout),

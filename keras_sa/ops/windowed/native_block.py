@@ -64,14 +64,17 @@ def _why_not_on_jax(arguments):
 def forward(arguments):
     a = arguments
     batch_size, length = ops.shape(a.query)[:2]
-    order = permutations.sort_blocks(a.permutation, a.window_size, a.padding_mask)
+    order = permutations.sort_blocks(
+        a.permutation, a.window_size, a.padding_mask
+    )
     heads = order.shape[1] if len(order.shape) == 3 else 1
     query, key, value = (
-        _blocks(x, order, heads, arguments)
-        for x in (a.query, a.key, a.value)
+        _blocks(x, order, heads, arguments) for x in (a.query, a.key, a.value)
     )
     if key.shape[2] == 1 < query.shape[2]:  # TensorFlow does not broadcast it
-        key, value = (ops.repeat(x, query.shape[2], axis=2) for x in (key, value))
+        key, value = (
+            ops.repeat(x, query.shape[2], axis=2) for x in (key, value)
+        )
     output = ops.dot_product_attention(
         query,
         key,

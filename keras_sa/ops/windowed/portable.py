@@ -248,7 +248,9 @@ def _look_up(arguments, query_position, key_position):
     index = query_position * length + key_position  # [N, t, c, S]
     if mask.shape[0] != 1:
         batch_size, num_kv_heads = ops.shape(mask)[0], arguments.key.shape[2]
-        example = ops.repeat(ops.arange(batch_size, dtype="int32"), num_kv_heads)
+        example = ops.repeat(
+            ops.arange(batch_size, dtype="int32"), num_kv_heads
+        )
         index = index + example[:, None, None, None] * length * length
     return ops.take(ops.reshape(mask, (-1,)), index, axis=0)
 
