@@ -6,9 +6,8 @@ Reference:
 
 from keras_sa import layers
 from keras_sa import ops
+from keras_sa._version import __version__
 from keras_sa.layers import MixtureOfBlockAttention
 from keras_sa.layers import SlidingWindowAttention
 from keras_sa.layers import SmallWorldAttention
 from keras_sa.layers import StochasticAttention
-
-__version__ = "0.1.0"

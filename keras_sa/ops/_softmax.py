@@ -58,7 +58,8 @@ def attend(
 
 def _softmax(scores):
     if scores.shape[-1] == 1:  # Keras warns: it takes this for a mistake
-        return ops.ones_like(scores)
+        # One, with a gradient of zero: TensorFlow gives None for constants.
+        return 1 + (scores - scores)
     return ops.softmax(scores, axis=-1)
 
 

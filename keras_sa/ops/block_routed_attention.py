@@ -130,6 +130,8 @@ def block_routed_attention(
         return (output, lse) if return_lse else output
     tiles = _Tiles.pack(_choose_blocks(query, key, slots, top_k, causal), slots)
 
+    if isinstance(seed, int):
+        seed = seed + 1  # the blocks of their own took the numbers of `seed`
     drop = tiles.dropout(dropout, seed, block_size) if dropout else None
 
     def attend_to_tile(query, key, value, visible):

@@ -69,7 +69,8 @@ def stochastic_attention(
     Returns:
         `[B, n, H, E]` in the original order and the dtype of `value`; with
         `return_lse` also `[B, n, H]`, float32 at least. A row that sees
-        nothing has output 0 and log-sum-exp -inf.
+        nothing has output 0 and log-sum-exp -inf (a real token with sinks:
+        the sink).
 
     Raises:
         ValueError: if a shape, dtype or argument is not as above, or if a

@@ -1,0 +1,97 @@
+"""Text for the quickstart: a folder's files as sequences of bytes.
+
+Letters: `N` sequences, `n` tokens of a sequence.
+"""
+
+import pathlib
+import sysconfig
+import zlib
+
+import numpy as np
+
+VOCABULARY_SIZE = 256  # a token is a byte: no tokenizer to download
+_SEPARATOR = b"\0"  # between files; hardly ever in a text
+_TEXT_SUFFIXES = {".py", ".txt", ".md", ".rst"}
+_SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages"}
+_SMALLEST_FILE = 1000  # bytes
+_HELD_OUT_SHARE = 0.1
+
+
+def standard_library():
+    """The folder of the interpreter's own standard library."""
+    return pathlib.Path(sysconfig.get_paths()["stdlib"])
+
+
+def read_texts(folder):
+    """Two arrays of bytes, from the files to train on and the held-out ones.
+
+    Files are split, not their lines: nothing of a held-out file was seen in
+    training. Which file is held out follows from the hash of its name, so the
+    split is the same on every machine and for every seed.
+    """
+    texts = {
+        path.relative_to(folder).as_posix(): _read(path)
+        for path in sorted(folder.rglob("*"))
+        if _is_wanted(path, folder)
+    }
+    if len(texts) < 2:
+        raise SystemExit(
+            f"At least two text files of {_SMALLEST_FILE} bytes or more are "
+            f"expected in the folder of --text ({sorted(_TEXT_SUFFIXES)}). "
+            f"Received: {len(texts)} in {folder}"
+        )
+    names = sorted(texts, key=lambda name: zlib.crc32(name.encode()))
+    num_held_out = max(1, round(_HELD_OUT_SHARE * len(names)))
+    held_out, train = names[:num_held_out], names[num_held_out:]
+    return _join(texts, train), _join(texts, held_out)
+
+
+def _is_wanted(path, folder):
+    parents = path.relative_to(folder).parts[:-1]
+    return (
+        path.suffix in _TEXT_SUFFIXES
+        and not _SKIPPED_FOLDERS.intersection(parents)
+        and path.is_file()
+        and path.stat().st_size >= _SMALLEST_FILE
+    )
+
+
+def _read(path):
+    return path.read_text("utf-8", errors="replace").encode()
+
+
+def _join(texts, names):
+    joined = _SEPARATOR.join(texts[name] for name in names)
+    return np.frombuffer(joined, dtype="uint8")
+
+
+def cut_sequences(text, num_sequences, length, rng):
+    """int32 `[N, n]`: sequences that start at random places of a text."""
+    if len(text) < length:
+        raise SystemExit(
+            f"The text is expected to have at least --length bytes, {length} "
+            f"with the token to predict. Received: {len(text)} bytes"
+        )
+    start = rng.integers(0, len(text) - length + 1, size=num_sequences)
+    index = start[:, None] + np.arange(length)  # [N, n]
+    return text[index].astype("int32")
+
+
+def as_examples(sequences):
+    """Inputs of a KerasHub model and its targets: the byte that comes next."""
+    tokens, targets = sequences[:, :-1], sequences[:, 1:]  # [N, n - 1]
+    inputs = {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
+    return inputs, targets
+
+
+def byte_frequency_loss(train, targets):
+    """Nats per byte of a model that knows how frequent each byte is, only."""
+    count = np.bincount(train, minlength=VOCABULARY_SIZE) + 1.0
+    return float(-np.log(count / count.sum())[targets].mean())
+
+
+def as_text(tokens):
+    """Tokens as a string to print."""
+    return bytes(np.asarray(tokens, dtype="uint8")).decode(
+        "utf-8", errors="replace"
+    )

@@ -1,0 +1,21 @@
+"""Settings that must stand before Keras is imported."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The tests compile many small functions and run each once.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test draws the same numbers, whatever ran before it."""
+    keras.utils.set_random_seed(1234)
+
+
+@pytest.fixture
+def backend():
+    return keras.config.backend()

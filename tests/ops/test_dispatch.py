@@ -1,0 +1,39 @@
+"""The choice of an implementation from a plain table."""
+
+import types
+
+import pytest
+
+from keras_sa.ops import _dispatch
+
+willing = types.SimpleNamespace(why_not=lambda arguments: None)
+unable = types.SimpleNamespace(
+    why_not=lambda arguments: f"no {arguments} here."
+)
+
+
+def test_the_first_without_an_objection_runs():
+    other = types.SimpleNamespace(why_not=lambda arguments: None)
+    table = {"unable": unable, "willing": willing, "other": other}
+    assert _dispatch.choose(table, None, "x") is willing
+
+
+def test_a_name_decides():
+    table = {"first": willing, "second": types.SimpleNamespace(**vars(willing))}
+    assert _dispatch.choose(table, "second", "x") is table["second"]
+
+
+def test_a_named_one_raises_its_own_words():
+    table = {"unable": unable, "willing": willing}
+    with pytest.raises(ValueError, match="(?s)no masks here.*Received"):
+        _dispatch.choose(table, "unable", "masks")
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(ValueError, match="(?s)expected.*willing.*Received"):
+        _dispatch.choose({"willing": willing}, "other", "x")
+
+
+def test_if_nothing_can_every_objection_is_told():
+    with pytest.raises(ValueError, match="(?s)a: no x here.*b: no x here"):
+        _dispatch.choose({"a": unable, "b": unable}, None, "x")

@@ -1,0 +1,122 @@
+"""No windowed op builds an n x n tensor, forward or backward.
+
+JAX shows every intermediate of a program; the ops are written once for all
+backends.
+"""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_sa import autodiff
+from keras_sa import testing
+from keras_sa.ops import dense_attention
+
+pytestmark = pytest.mark.skipif(
+    keras.config.backend() != "jax", reason="only JAX shows its programs"
+)
+LENGTH, WINDOW, DIM = 2048, 16, 4
+
+
+def sub_programs(value):
+    """The programs inside a parameter of an equation."""
+    if hasattr(value, "eqns"):
+        yield value
+    elif hasattr(value, "jaxpr"):
+        yield from sub_programs(value.jaxpr)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from sub_programs(item)
+
+
+def intermediates(program):
+    """Shapes of everything that is computed, at any depth."""
+    for equation in program.eqns:
+        for variable in equation.outvars:
+            yield tuple(variable.aval.shape)
+        for value in equation.params.values():
+            for inner in sub_programs(value):
+                yield from intermediates(inner)
+
+
+def largest(function, *tensors):
+    """The most elements that an intermediate or a constant has."""
+    import jax
+
+    closed = jax.make_jaxpr(function)(*tensors)
+    shapes = [*intermediates(closed.jaxpr)]
+    shapes += [np.shape(constant) for constant in closed.consts]
+    assert len(shapes) > 10
+    return max(int(np.prod(shape)) for shape in shapes)
+
+
+def make_tensors():
+    x = ops.ones((1, LENGTH, 1, DIM))
+    return x, x, x
+
+
+def loss_of(attend):
+    return autodiff.value_and_gradients(lambda *x: ops.sum(attend(*x) ** 2))
+
+
+def dense(query, key, value):
+    return dense_attention(query, key, value)
+
+
+PATHS = {
+    name: functools.partial(
+        attend,
+        **(
+            {"block_size": WINDOW}
+            if name == "block_routed"
+            else {"window_size": WINDOW}
+        ),
+    )
+    for name, attend in testing.PATHS.items()
+}
+PATHS["exclude_local"] = functools.partial(
+    PATHS["stochastic_window"], exclude_local=WINDOW
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_square(path, causal, padded, backward):
+    order = np.random.default_rng(0).permutation(LENGTH).astype("int32")
+    mask = np.arange(LENGTH)[None] < LENGTH - 100 if padded else None
+
+    def attend(query, key, value):
+        return PATHS[path](
+            query, key, value, order, causal=causal, padding_mask=mask
+        )
+
+    function = loss_of(attend) if backward else attend
+    assert largest(function, *make_tensors()) < LENGTH * LENGTH
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_walker_catches_dense_attention(backward, nested):
+    function = loss_of(dense) if backward else dense
+    function = autodiff.compile(function) if nested else function
+    import jax
+
+    closed = jax.make_jaxpr(function)(*make_tensors())
+    sizes = [np.prod(shape) for shape in intermediates(closed.jaxpr)]
+    assert max(sizes) >= LENGTH * LENGTH
+
+
+@pytest.mark.parametrize("path", ["sliding_window", "stochastic_window"])
+def test_portable_memory_grows_with_the_window(path):
+    """A small multiple of n * w * D, and no multiple of n * n."""
+    order = np.arange(LENGTH, dtype="int32")
+
+    def attend(query, key, value):
+        return PATHS[path](query, key, value, order)
+
+    assert largest(loss_of(attend), *make_tensors()) <= 4 * LENGTH * WINDOW
