@@ -106,6 +106,8 @@ def windowed_attention(
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length, num_heads, head_dim = query.shape
+    if neighborhood == "block" and length is not None:
+        window_size = min(window_size, length)  # one block holds everything
     arguments = WindowedArguments(
         query=query,
         key=key,

@@ -83,7 +83,10 @@ def choose_chunks(arguments):
     if length is not None:  # nothing to reach beyond the ends
         left, right = min(left, length - 1), min(right, length - 1)
     size = max((left + right + 1) // 2, 1)
-    return Chunks(size, -(-left // size), -(-right // size))
+    chunks = Chunks(size, -(-left // size), -(-right // size))
+    if length is not None and chunks.keys >= length:
+        return Chunks(length, 0, 0)  # one chunk is less work than its halves
+    return chunks
 
 
 def _num_groups(arguments):
