@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 
+_MOST_ENTRIES = 2**31 - 1
+
 
 def check_positive_int(name, value):
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -123,8 +125,8 @@ def check_attention_mask(attention_mask, batch_size, length):
     """Returns the mask as a boolean tensor `[B or 1, n, n]`, or `None`."""
     if attention_mask is None:
         return None
-    attention_mask = keras.ops.convert_to_tensor(attention_mask)
-    check_mask_dtype("attention_mask", attention_mask)
+    if not hasattr(attention_mask, "shape"):
+        attention_mask = np.asarray(attention_mask)
     shape = tuple(attention_mask.shape)
     fits = len(shape) == 3 and (
         shape[0] == 1 or _all_equal((shape[0], batch_size))
@@ -135,6 +137,15 @@ def check_attention_mask(attention_mask, batch_size, length):
             f"{length}, {length}). "
             f"Received: attention_mask.shape={shape}"
         )
+    if None not in shape and np.prod(shape, dtype="int64") > _MOST_ENTRIES:
+        raise ValueError(
+            f"`attention_mask` is expected to have at most {_MOST_ENTRIES} "
+            "entries: they are looked up by int32 indices. Say what you can "
+            "with window_size, causal and padding_mask, which have no limit. "
+            f"Received: attention_mask.shape={shape}"
+        )
+    attention_mask = keras.ops.convert_to_tensor(attention_mask)
+    check_mask_dtype("attention_mask", attention_mask)
     return keras.ops.cast(attention_mask, "bool")
 
 

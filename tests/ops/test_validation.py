@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_sa import autodiff
 from keras_sa import testing
+from keras_sa.ops import _validation
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import sample_permutation
 from keras_sa.ops import sliding_window_attention
@@ -204,3 +205,10 @@ def test_a_traced_permutation_is_not_read():
         attend(ops.cast(order, "float32"))
     with pytest.raises(ValueError, match=about("permutation")):
         attend(order[:-1])
+
+
+def test_attention_mask_beyond_int32_indices():
+    length = 46_341
+    mask = np.broadcast_to(np.True_, (1, length, length))  # takes no memory
+    with pytest.raises(ValueError, match="(?s)expected.*int32.*Received"):
+        _validation.check_attention_mask(mask, 1, length)
