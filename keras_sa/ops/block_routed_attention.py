@@ -98,7 +98,7 @@ def block_routed_attention(
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length = query.shape[:2]
-    if length is not None:
+    if isinstance(length, int):
         block_size = min(block_size, length)  # one block holds everything
     padding_mask = _validation.check_padding_mask(
         padding_mask, batch_size, length

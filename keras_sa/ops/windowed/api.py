@@ -106,7 +106,7 @@ def windowed_attention(
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length, num_heads, head_dim = query.shape
-    if neighborhood == "block" and length is not None:
+    if neighborhood == "block" and isinstance(length, int):
         window_size = min(window_size, length)  # one block holds everything
     arguments = WindowedArguments(
         query=query,

@@ -80,11 +80,11 @@ def choose_chunks(arguments):
         return Chunks(arguments.window_size, 0, 0)
     length = arguments.query.shape[1]
     left, right = arguments.left, arguments.right
-    if length is not None:  # nothing to reach beyond the ends
+    if isinstance(length, int):  # nothing to reach beyond the ends
         left, right = min(left, length - 1), min(right, length - 1)
     size = max((left + right + 1) // 2, 1)
     chunks = Chunks(size, -(-left // size), -(-right // size))
-    if length is not None and chunks.keys >= length:
+    if isinstance(length, int) and chunks.keys >= length:
         return Chunks(length, 0, 0)  # one chunk is less work than its halves
     return chunks
 
