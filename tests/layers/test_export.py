@@ -37,18 +37,12 @@ def model_of(name):
 def test_saved_model(name, tmp_path):
     import tensorflow as tf
 
+    if (name, keras.config.backend()) == ("routed", "jax"):
+        pytest.skip("TensorFlow 2.21 cannot load the top_k of JAX 0.10")
     model = model_of(name)
-    # JAX cannot search in an array of unknown size.
-    fixed = name == "routed" and keras.config.backend() == "jax"
-    signature = [keras.InputSpec(shape=(2, 13, 10), dtype="float32")]
-    model.export(
-        tmp_path / "model",
-        format="tf_saved_model",
-        verbose=False,
-        input_signature=signature if fixed else None,
-    )
+    model.export(tmp_path / "model", format="tf_saved_model", verbose=False)
     exported = tf.saved_model.load(tmp_path / "model")
-    for length in (13,) if fixed else (13, 5, 24):
+    for length in (13, 5, 24):
         x = tokens(length=length)
         np.testing.assert_allclose(
             exported.serve(x).numpy(), to_numpy(model(x)), atol=2e-6
