@@ -7,6 +7,7 @@ Letters: `B` batch, `n` tokens, `F` features, `H` query heads, `K` key/value
 heads, `D` head dim, `E` value head dim.
 """
 
+import inspect
 import random
 
 import keras
@@ -218,9 +219,7 @@ class ProjectedAttention(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
     ):
-        if query_mask is None:
-            # Keras fills `query_mask` in only for calls with several tensors.
-            query_mask = getattr(query, "_keras_mask", None)
+        query_mask = _query_mask(query, query_mask)
         value = query if value is None else value
         key = value if key is None else key
         self._check_shapes(query.shape, value.shape, key.shape)
@@ -269,21 +268,26 @@ class ProjectedAttention(keras.layers.Layer):
         ):
             return layer_call
 
-        def call(query, value=None, key=None, **others):
-            draw = self._draw(others.get("training"))
+        def call(*args, **kwargs):
+            arguments = inspect.signature(layer_call).bind(*args, **kwargs)
+            arguments = arguments.arguments
             # Only float tensors go in: frameworks trace or refuse the rest.
-            given = [x for x in (query, value, key) if x is not None]
+            tensors = {
+                name: arguments.pop(name)
+                for name in ("query", "value", "key")
+                if arguments.get(name) is not None
+            }
+            arguments["query_mask"] = _query_mask(
+                tensors["query"], arguments.get("query_mask")
+            )
+            draw = self._draw(arguments.get("training"))
 
-            def compute(*tensors):
-                tensors = iter(tensors)
-                inputs = [
-                    None if x is None else next(tensors)
-                    for x in (query, value, key)
-                ]
+            def compute(*values):
+                inputs = dict(zip(tensors, values))
                 with self._replay.using(draw), keras.RematScope(mode=None):
-                    return layer_call(*inputs, **others)
+                    return layer_call(**inputs, **arguments)
 
-            return keras.remat(compute)(*given)
+            return keras.remat(compute)(*tensors.values())
 
         return call
 
@@ -433,6 +437,13 @@ class ProjectedAttention(keras.layers.Layer):
             for name, policy in projection_dtypes.items()
         }
         return layer
+
+
+def _query_mask(query, query_mask):
+    """Keras fills `query_mask` in only for calls with several tensors."""
+    if query_mask is None:
+        return getattr(query, "_keras_mask", None)
+    return query_mask
 
 
 def _with_masks(pattern, padding_mask, attention_mask):

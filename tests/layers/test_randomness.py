@@ -1,5 +1,7 @@
 """When a layer draws a new permutation, and when it must not."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -183,6 +185,25 @@ def test_rematerialisation_changes_no_gradient(layer_class, arguments):
         np.testing.assert_allclose(received, expected, atol=1e-6)
     for expected, received in zip(states, again_states):
         np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize("with_value", [False, True])
+def test_rematerialisation_keeps_the_mask(with_value):
+    ids = np.array([[3, 4, 5, 6, 7, 8, 0, 0], [1, 2, 0, 0, 0, 0, 0, 0]])
+
+    def outputs(scope):
+        keras.utils.set_random_seed(1)
+        embedded = keras.layers.Embedding(11, 10, mask_zero=True)(ids)
+        with scope:
+            layer = make()
+        return layer(embedded, embedded if with_value else None)
+
+    plain = outputs(contextlib.nullcontext())
+    again = outputs(keras.RematScope(mode="full"))
+    np.testing.assert_allclose(to_numpy(again), to_numpy(plain), atol=1e-6)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(again._keras_mask), ids != 0
+    )
 
 
 def test_torch_refuses_to_draw_while_it_recomputes():
