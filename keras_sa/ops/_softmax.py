@@ -66,12 +66,18 @@ def _softmax(scores):
 def _log_sum_exp(scores, weights):
     """log-sum-exp from the softmax: log(weight) is score - log-sum-exp, best
     read off at the highest score."""
-    highest = ops.max(scores, axis=-1, keepdims=True)
-    return highest - ops.log(ops.max(weights, axis=-1, keepdims=True))
+    highest = ops.amax(scores, axis=-1, keepdims=True)
+    return highest - ops.log(ops.amax(weights, axis=-1, keepdims=True))
 
 
-def scale_and_cap(scores, scale, logit_soft_cap):
-    """`scores * scale`, or `c * tanh(scores * scale / c)` with a soft cap."""
+def score(query, key, scale, logit_soft_cap):
+    """Scores `[..., R, S]` of queries `[..., R, D]` and keys `[..., S, D]`.
+
+    The scale goes to the queries, which are smaller than the scores.
+    """
+    axes = (*range(len(key.shape) - 2), len(key.shape) - 1, len(key.shape) - 2)
+    transposed = ops.transpose(key, axes)
     if logit_soft_cap is None:
-        return scores * scale
-    return logit_soft_cap * ops.tanh(scores * (scale / logit_soft_cap))
+        return ops.matmul(query * scale, transposed)
+    scores = ops.matmul(query * (scale / logit_soft_cap), transposed)
+    return logit_soft_cap * ops.tanh(scores)

@@ -137,9 +137,8 @@ def block_routed_attention(
     drop = tiles.dropout(dropout, seed, block_size) if dropout else None
 
     def attend_to_tile(query, key, value, visible):
-        scores = ops.matmul(query, ops.transpose(key, (0, 2, 1)))
         return _softmax.attend(
-            _softmax.scale_and_cap(scores, scale, logit_soft_cap),
+            _softmax.score(query, key, scale, logit_soft_cap),
             value,
             visible,
             return_lse=True,

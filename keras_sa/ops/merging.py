@@ -76,7 +76,7 @@ def merge_attention(outputs, lses, *, return_lse=False):
     lse = ops.stack(
         [ops.cast(part, dtype) for part in lses]
     )  # [parts, B, n, H]
-    highest = ops.max(lse, axis=0)
+    highest = ops.amax(lse, axis=0)
     highest = ops.stop_gradient(
         ops.where(highest == -float("inf"), ops.zeros_like(highest), highest)
     )

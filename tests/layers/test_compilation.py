@@ -12,36 +12,45 @@ from tests.layers.cases import to_numpy
 from tests.layers.cases import tokens
 
 
+# Keras caches its type promotion, of which Dynamo warns.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call")
 @pytest.mark.skipif(
     keras.config.backend() != "torch", reason="torch.compile is torch's"
 )
-@pytest.mark.parametrize("implementation", ["portable", "native_block"])
-def test_no_graph_break_on_torch(implementation):
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("sliding_window_attention", {"window_size": 8}),
+        ("stochastic_attention", {"window_size": 8}),
+        ("stochastic_attention", {"window_size": 8, "neighborhood": "block"}),
+        (
+            "stochastic_attention",
+            {
+                "window_size": 8,
+                "neighborhood": "block",
+                "implementation": "portable",
+            },
+        ),
+        ("block_routed_attention", {"block_size": 8, "top_k": 3}),
+    ],
+)
+def test_no_graph_break_on_torch(op, arguments):
     import torch
 
     random = np.random.default_rng(0)
-    query, key, value = (
+    tensors = [
         ops.convert_to_tensor(random.normal(size=(2, 40, 4, 8)).astype("f"))
         for _ in range(3)
-    )
-    permutation = keras_sa.ops.sample_permutation(40, 3)
+    ]
+    if op == "stochastic_attention":
+        tensors.append(keras_sa.ops.sample_permutation(40, 3))
 
-    def attend(query, key, value, permutation):
-        return keras_sa.ops.stochastic_attention(
-            query,
-            key,
-            value,
-            permutation,
-            window_size=8,
-            neighborhood="block",
-            causal=True,
-            implementation=implementation,
-        )
+    def attend(*tensors):
+        return getattr(keras_sa.ops, op)(*tensors, causal=True, **arguments)
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    arguments = (query, key, value, permutation)
     np.testing.assert_allclose(
-        to_numpy(compiled(*arguments)), to_numpy(attend(*arguments)), atol=2e-6
+        to_numpy(compiled(*tensors)), to_numpy(attend(*tensors)), atol=2e-6
     )
 
 

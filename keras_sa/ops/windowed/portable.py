@@ -12,7 +12,6 @@ import dataclasses
 import functools
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_sa.ops import _softmax
@@ -49,10 +48,8 @@ def forward(arguments):
     key = _with_neighbors(key, chunks)  # [N, t, S, D]
     value = _with_neighbors(value, chunks)  # [N, t, S, E]
     visible = _visible(arguments, position, chunks)  # [N or 1, t, c, S]
-    scores = _softmax.scale_and_cap(
-        ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))),
-        arguments.scale,
-        arguments.logit_soft_cap,
+    scores = _softmax.score(
+        query, key, arguments.scale, arguments.logit_soft_cap
     )
     output, lse = _softmax.attend(
         scores,
@@ -237,10 +234,12 @@ def _visible(arguments, position, chunks):
 
 
 def _band(chunks, left, right):
-    """Boolean numpy `[c, S]`: the keys within the window of each row."""
-    row = np.arange(chunks.size)[:, None]
-    column = np.arange(chunks.keys)[None, :] - chunks.before * chunks.size
-    return (row - column <= left) & (column - row <= right)
+    """Boolean `[c, S]`: the keys within the window of each row."""
+    # No numpy here: `torch.compile` would break the graph at an array.
+    row = ops.arange(chunks.size, dtype="int32")[:, None]
+    column = ops.arange(chunks.keys, dtype="int32")[None, :]
+    distance = row - column + chunks.before * chunks.size
+    return ops.logical_and(distance <= left, distance >= -right)
 
 
 def _look_up(arguments, query_position, key_position):
