@@ -8,6 +8,7 @@ Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D` head
 dim, `E` value head dim, `w` window, `c` blocks of a sequence.
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -518,7 +519,12 @@ class Runner:
 
     def __call__(self, inputs, dtype):
         wide = "float64" if dtype == "float64" else "float32"
-        with autodiff.float64() if dtype == "float64" else _nothing():
+        context = (
+            autodiff.float64()
+            if dtype == "float64"
+            else contextlib.nullcontext()
+        )
+        with context:
             weights = (
                 ops.convert_to_tensor(x.astype(wide), wide)
                 for x in (inputs.output_weight, inputs.lse_weight)
@@ -531,14 +537,6 @@ class Runner:
             output, *lse = (_to_numpy(x) for x in outputs)
             gradients = dict(zip(self.names, map(_to_numpy, gradients)))
         return Result(output, lse[0] if lse else None, gradients)
-
-
-class _nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
 
 
 def _to_numpy(x):
