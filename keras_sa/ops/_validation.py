@@ -43,6 +43,19 @@ def check_rate(name, value):
     return value
 
 
+def check_seed(seed):
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise ValueError(
+            f"`seed` is expected to be an int. Received: seed={seed!r}"
+        )
+    if not -(2**31) <= seed < 2**32:
+        raise ValueError(
+            "`seed` is expected to fit in 32 bits: from -2**31 to 2**32 - 1. "
+            f"Received: seed={seed}"
+        )
+    return int(seed)
+
+
 def check_qkv(query, key, value):
     """Self-attention shapes: `[B, n, H, D]`, `[B, n, K, D]`, `[B, n, K, E]`."""
     shapes = {

@@ -22,6 +22,7 @@ from keras import ops
 from keras_sa.ops import _softmax
 from keras_sa.ops import _validation
 from keras_sa.ops import merging
+from keras_sa.ops import patterns
 from keras_sa.ops import permutation as permutations
 from keras_sa.ops.windowed import api
 
@@ -130,8 +131,10 @@ def block_routed_attention(
     )
     if top_k == 1:
         return (output, lse) if return_lse else output
-    tiles = _Tiles.pack(_choose_blocks(query, key, slots, top_k, causal), slots)
-
+    rows = [slots.heads(x) for x in (query, key, value)]
+    group = query.shape[2] // key.shape[2]
+    choices = _choose_blocks(*rows[:2], slots, group, top_k, causal)
+    tiles = _Tiles.pack(choices, slots)
     if isinstance(seed, int):
         seed = seed + 1  # the blocks of their own took the numbers of `seed`
     drop = tiles.dropout(dropout, seed, block_size) if dropout else None
@@ -146,11 +149,10 @@ def block_routed_attention(
         )
 
     outputs, lses = _routed_parts(
-        query, key, value, slots, tiles, attention_mask, attend_to_tile
+        rows, slots, group, tiles, attention_mask, attend_to_tile
     )
-    return merging.merge_attention(
-        [output, *outputs], [lse, *lses], return_lse=return_lse
-    )
+    outputs = [output, *(ops.cast(x, value.dtype) for x in outputs)]
+    return merging.merge_attention(outputs, [lse, *lses], return_lse=return_lse)
 
 
 def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
@@ -159,21 +161,24 @@ def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
     Args: as in `block_routed_attention`.
     """
     slots = _Slots(key, block_size, padding_mask)
+    num_heads, num_kv_heads = query.shape[2], key.shape[2]
+    group = num_heads // num_kv_heads
     own = ops.one_hot(slots.own_block(), slots.num_blocks)  # [n, c]
-    own = ops.broadcast_to(
-        own[None, :, None, :] > 0, slots.rows_shape(query, slots.num_blocks)
+    reads = ops.broadcast_to(
+        own[None, :, None, :] > 0, slots.shape(group, slots.num_blocks)
     )
-    reads = own
     if top_k > 1:
-        chosen, is_choice = _choose_blocks(query, key, slots, top_k, causal)
+        rows = (slots.heads(query), slots.heads(key))
+        chosen, is_choice = _choose_blocks(*rows, slots, group, top_k, causal)
         hits = ops.one_hot(
             ops.where(is_choice, chosen, -1), slots.num_blocks
         )  # [N, n, G, r, c]
-        reads = ops.logical_or(own, ops.any(hits > 0, axis=3))
-    rows, length, group, num_blocks = ops.shape(reads)
-    reads = ops.reshape(reads, (rows, length, group * num_blocks))
-    reads = slots.restore(ops.cast(reads, "float32"))
-    return ops.reshape(reads, (-1, length, query.shape[2], num_blocks)) > 0
+        reads = ops.logical_or(reads, ops.any(hits > 0, axis=3))
+    reads = ops.reshape(
+        ops.cast(reads, "float32"), slots.shape(group * slots.num_blocks)
+    )
+    shape = (-1, slots.length, num_heads, slots.num_blocks)
+    return ops.reshape(slots.restore(reads), shape) > 0
 
 
 class _Slots:
@@ -189,9 +194,10 @@ class _Slots:
             order = permutations.padding_last(order, padding_mask)
         self.order = order  # [n] or [B, n]
 
-    def rows_shape(self, query, last):
-        group = query.shape[2] // self.num_kv_heads
-        return (self.batch_size * self.num_kv_heads, self.length, group, last)
+    def shape(self, *features):
+        """`(N, n, *features)`."""
+        rows = self.batch_size * self.num_kv_heads
+        return (rows, self.length, *features)
 
     def own_block(self):
         """The block of each slot `[n]`."""
@@ -199,9 +205,7 @@ class _Slots:
 
     def heads(self, x):
         """`[B, n, K * G, F]` in slot order `[N, n, G * F]`, padding zero."""
-        if self.padding_mask is not None:
-            real = self.padding_mask[:, :, None, None]
-            x = ops.where(real, x, ops.zeros_like(x))
+        x = permutations.zero_padding(x, self.padding_mask)
         features = x.shape[2] // self.num_kv_heads * x.shape[3]
         shape = (self.batch_size, self.length, self.num_kv_heads, features)
         x = permutations.permute_heads(ops.reshape(x, shape), self.order)
@@ -219,12 +223,9 @@ class _Slots:
     def is_real(self):
         """Boolean `[N, n]`: the slots that hold real tokens."""
         shape = (self.batch_size, self.num_kv_heads, self.length)
-        if self.padding_mask is None:
-            return ops.ones((shape[0] * shape[1], shape[2]), dtype="bool")
-        valid = permutations.is_valid(self.order, self.padding_mask)
-        return ops.reshape(
-            ops.broadcast_to(valid[:, None], shape), (-1, shape[2])
-        )
+        real = permutations.is_real(self.order, self.length, self.padding_mask)
+        real = ops.broadcast_to(permutations.with_head_axis(real), shape)
+        return ops.reshape(real, (shape[0] * shape[1], shape[2]))
 
     def restore(self, x):
         """`[N, n, F]` in slot order as `[B, n, K, F]`."""
@@ -236,15 +237,18 @@ class _Slots:
         )
 
 
-def _choose_blocks(query, key, slots, top_k, causal):
-    """The routed blocks: ids `[N, n, G, r]` and which of them are choices."""
-    keys = slots.blocks(slots.heads(key))  # [N, c, b, D]
+def _choose_blocks(query, key, slots, group, top_k, causal):
+    """The routed blocks: ids `[N, n, G, r]` and which of them are choices.
+
+    Args:
+        query: `[N, n, G*D]`, in slot order.
+        key: `[N, n, D]`, in slot order.
+    """
+    keys = slots.blocks(key)  # [N, c, b, D]
     is_real = ops.cast(slots.blocks(slots.is_real()), keys.dtype)  # [N, c, b]
     count = ops.sum(is_real, axis=2)  # [N, c]
     mean = ops.sum(keys, axis=2) / ops.maximum(count, 1)[..., None]
-    queries = ops.reshape(
-        slots.heads(query), slots.rows_shape(query, query.shape[-1])
-    )
+    queries = ops.reshape(query, slots.shape(group, key.shape[2]))
     affinity = ops.einsum("nigd,ncd->nigc", queries, mean)
     own, block = slots.own_block(), ops.arange(slots.num_blocks, dtype="int32")
     if causal:
@@ -339,69 +343,77 @@ def _take(x, index):
     return ops.take(x, index, axis=0)
 
 
-def _routed_parts(query, key, value, slots, tiles, attention_mask, attend):
+def _routed_parts(rows, slots, group, tiles, attention_mask, attend):
     """The routed blocks' attention: `r` outputs `[B, n, H, E]` and `r`
-    log-sum-exps `[B, n, H]`."""
+    log-sum-exps `[B, n, H]`.
+
+    Args:
+        rows: query `[N, n, G*D]`, key `[N, n, D]` and value `[N, n, E]`, in
+            slot order.
+    """
+    query, key, value = rows
     row = tiles.pair // tiles.num_routed  # [t, T] of N * n * G
-    is_real = slots.blocks(slots.is_real())  # [N, c, b]
-    is_real = ops.reshape(is_real, (-1, slots.block_size))
     visible = ops.logical_and(
-        tiles.is_pair[:, :, None], _take(is_real, tiles.block)[:, None]
+        tiles.is_pair[:, :, None],
+        _take(_flat_blocks(slots, slots.is_real()), tiles.block)[:, None],
     )
     if attention_mask is not None:
-        allowed = _look_up(attention_mask, row, tiles.block, slots, query)
+        allowed = _look_up(attention_mask, row // group, tiles.block, slots)
         visible = ops.logical_and(visible, allowed)
     output, lse = attend(
-        _take(_flat(slots.heads(query), query.shape[3:]), row),
+        _take(ops.reshape(query, (-1, key.shape[2])), row),
         _take(_flat_blocks(slots, key), tiles.block),
         _take(_flat_blocks(slots, value), tiles.block),
         visible,
     )
-    value_dim = value.shape[3]
-    output = _take(_flat(output, (value_dim,)), tiles.place)  # [M, E]
-    lse = _take(ops.reshape(lse, (-1,)), tiles.place)
-    lse = ops.where(tiles.is_choice, lse, -float("inf"))
-    output = _restore(output, slots, query, tiles.num_routed, value_dim)
-    lse = _restore(lse, slots, query, tiles.num_routed, 1)
-    outputs = ops.unstack(ops.cast(output, value.dtype), axis=3)
-    return outputs, ops.unstack(lse[..., 0], axis=3)
-
-
-def _flat(x, shape):
-    return ops.reshape(x, (-1, *shape))
+    output = ops.reshape(output, (-1, value.shape[2]))
+    output = _take(output, tiles.place)  # [M, E]
+    lse = _take(ops.reshape(lse, (-1, 1)), tiles.place)  # [M, 1]
+    lse = ops.where(tiles.is_choice[:, None], lse, -float("inf"))
+    output, lse = (
+        _restore(x, slots, group, tiles.num_routed) for x in (output, lse)
+    )
+    return ops.unstack(output, axis=3), ops.unstack(lse[..., 0], axis=3)
 
 
 def _flat_blocks(slots, x):
-    """`[B, n, K, F]` as blocks `[N * c, b, F]`."""
-    return _flat(slots.blocks(slots.heads(x)), (slots.block_size, x.shape[3]))
+    """`[N, n, ...]` as blocks `[N * c, b, ...]`."""
+    return ops.reshape(slots.blocks(x), (-1, slots.block_size, *x.shape[2:]))
 
 
-def _restore(x, slots, query, num_routed, features):
+def _restore(x, slots, group, num_routed):
     """`[M, F]` as `[B, n, H, r, F]`."""
-    rows, length, group, _ = slots.rows_shape(query, features)
-    x = ops.reshape(x, (rows, length, group * num_routed * features))
-    return ops.reshape(
-        slots.restore(x), (-1, length, query.shape[2], num_routed, features)
+    features = x.shape[1]
+    x = slots.restore(
+        ops.reshape(x, slots.shape(group * num_routed * features))
     )
+    num_heads = slots.num_kv_heads * group
+    return ops.reshape(x, (-1, slots.length, num_heads, num_routed, features))
 
 
-def _look_up(mask, row, block, slots, query):
-    """Boolean `[t, T, b]`: the attention mask for each pair's block."""
-    length, kv_heads = slots.length, slots.num_kv_heads
-    order = ops.broadcast_to(
-        slots.order if len(slots.order.shape) == 2 else slots.order[None],
-        (slots.batch_size, length),
-    )
-    slot = row // (query.shape[2] // kv_heads)  # [t, T] of N * n
-    example = slot // length // kv_heads
-    flat_order = ops.reshape(order, (-1,))
-    row_position = _take(flat_order, example * length + slot % length)
+def _look_up(mask, slot, block, slots):
+    """Boolean `[t, T, b]`: the attention mask for each pair's block.
+
+    Args:
+        slot: `[t, T]`: the query's slot, counted over all of `N * n`.
+        block: `[t]`: the block, counted over all of `N * c`.
+    """
+    length = slots.length
+    order = slots.order if len(slots.order.shape) == 2 else slots.order[None]
+    order = ops.broadcast_to(order, (slots.batch_size, length))
+    example = block // slots.num_blocks // slots.num_kv_heads  # [t]
     key_slot = block % slots.num_blocks * slots.block_size
     key_slot = key_slot[:, None] + ops.arange(slots.block_size, dtype="int32")
     key_slot = ops.minimum(key_slot, length - 1)  # [t, b]
-    example = block // slots.num_blocks // kv_heads  # [t]
-    key_position = _take(flat_order, example[:, None] * length + key_slot)
-    index = row_position[:, :, None] * length + key_position[:, None, :]
-    if mask.shape[0] != 1:
-        index = index + example[:, None, None] * length * length
-    return _take(ops.reshape(mask, (-1,)), index)
+
+    def position(slot):
+        """`[t, ...]`: the token in a slot of the tile's example."""
+        flat = ops.reshape(order, (-1,))
+        return _take(flat, example[:, None] * length + slot)
+
+    return patterns.look_up(
+        mask,
+        example[:, None, None],
+        position(slot % length)[:, :, None],
+        position(key_slot)[:, None, :],
+    )

@@ -28,12 +28,32 @@ def window_reach(window_size, causal):
     return window_size // 2, (window_size - 1) // 2
 
 
+def within_reach(distance, reach):
+    """Whether a key `distance` positions back is within `(left, right)`."""
+    left, right = reach
+    return ops.logical_and(distance <= left, distance >= -right)
+
+
+def look_up(mask, example, row, column):
+    """Entries of a mask for some pairs of positions; no other is read.
+
+    Args:
+        mask: `[B or 1, n, n]`.
+        example: int32 index of the batch; broadcasts with the positions.
+        row: int32 positions of queries.
+        column: int32 positions of keys.
+    """
+    batch_size, length = ops.shape(mask)[:2]
+    example = ops.minimum(example, batch_size - 1)  # one mask for all
+    index = (example * length + row) * length + column
+    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)
+
+
 def sliding_window_mask(length, window_size, causal=False):
     """Boolean `[n, n]`: row i may look at column j."""
-    left, right = window_reach(window_size, causal)
     position = ops.arange(length, dtype="int32")
     distance = position[:, None] - position[None, :]
-    return ops.logical_and(distance <= left, distance >= -right)
+    return within_reach(distance, window_reach(window_size, causal))
 
 
 def stochastic_mask(
@@ -58,8 +78,9 @@ def stochastic_mask(
     if neighborhood == "block":
         mask = row // window_size == column // window_size
     else:
-        left, right = window_reach(window_size, causal=False)
-        mask = ops.logical_and(row - column <= left, column - row <= right)
+        mask = within_reach(
+            row - column, window_reach(window_size, causal=False)
+        )
     length = ops.shape(permutation)[-1]
     if causal:
         position = ops.arange(length, dtype="int32")
@@ -139,9 +160,9 @@ def stochastic_neighbors(
     if causal:
         visible = ops.logical_and(visible, neighbor <= position)
     if exclude_local is not None:
-        left, right = window_reach(exclude_local, causal)
-        distance = position - neighbor
-        local = ops.logical_and(distance <= left, distance >= -right)
+        local = within_reach(
+            position - neighbor, window_reach(exclude_local, causal)
+        )
         visible = ops.logical_and(visible, ops.logical_not(local))
     return ops.where(visible, neighbor, -1)
 

@@ -71,11 +71,7 @@ def hash32(seed, counter):
 def seed_to_int32(seed):
     """Returns a seed as an int32 tensor with the same low 32 bits."""
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        if not -(2**31) <= seed < 2**32:
-            raise ValueError(
-                "`seed` is expected to fit in 32 bits: from -2**31 to "
-                f"2**32 - 1. Received: seed={seed}"
-            )
+        _validation.check_seed(seed)
         return ops.convert_to_tensor(_int32(int(seed) % 2**32), "int32")
     tensor = ops.convert_to_tensor(seed)
     dtype = keras.backend.standardize_dtype(tensor.dtype)
@@ -237,9 +233,8 @@ def sort_blocks(permutation, block_size, padding_mask=None):
     lead = ops.shape(permutation)[:-1]
     keys = permutation
     if padding_mask is not None:
-        keys = ops.where(
-            is_valid(permutation, padding_mask), keys, keys + length
-        )
+        real = is_real(permutation, length, padding_mask)
+        keys = ops.where(real, keys, keys + length)
     keys = pad_end(keys, num_blocks * block_size - length, 2 * length, axis=-1)
     keys = ops.sort(ops.reshape(keys, (*lead, num_blocks, block_size)), axis=-1)
     keys = ops.reshape(keys, (*lead, num_blocks * block_size))
@@ -247,13 +242,38 @@ def sort_blocks(permutation, block_size, padding_mask=None):
     return ops.cast(position, "int32")
 
 
-def is_valid(permutation, padding_mask):
-    """Whether each slot holds a real token, in the permutation's shape."""
-    batch_size, length = ops.shape(padding_mask)
-    offset = ops.arange(batch_size, dtype="int32") * ops.cast(length, "int32")
-    offset = ops.reshape(offset, (-1,) + (1,) * (len(permutation.shape) - 1))
-    flat = ops.reshape(padding_mask, (-1,))
-    return ops.take(flat, permutation + offset, axis=0)
+def is_real(order, length, padding_mask=None):
+    """Whether each slot holds a real token.
+
+    Args:
+        order: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`: the token of
+            each slot, `length` where there is none.
+        length: `n`.
+        padding_mask: optional boolean `[B, n]`.
+
+    Returns:
+        Boolean tensor of the shape of `order`; with a padding mask its first
+        axis is `B`, also for an order `[m]`.
+    """
+    real = order < length
+    if padding_mask is None:
+        return real
+    if len(order.shape) == 1:
+        order = order[None]
+    offset = ops.arange(ops.shape(padding_mask)[0], dtype="int32")
+    offset = offset * ops.cast(length, "int32")
+    offset = ops.reshape(offset, (-1,) + (1,) * (len(order.shape) - 1))
+    index = ops.minimum(order, length - 1) + offset
+    valid = ops.take(ops.reshape(padding_mask, (-1,)), index, axis=0)
+    return ops.logical_and(real, valid)
+
+
+def zero_padding(x, padding_mask):
+    """`x` `[B, n, heads, features]` with 0 at padding, which may hold
+    anything, also numbers whose products overflow."""
+    if padding_mask is None:
+        return x
+    return ops.where(padding_mask[:, :, None, None], x, ops.zeros_like(x))
 
 
 def pad_end(x, amount, value, axis):
@@ -278,7 +298,7 @@ def permute_heads(x, permutation):
         `[B * K, m, F]`.
     """
     batch_size, length, num_heads = ops.shape(x)[:3]
-    index = _with_head_axis(permutation) * num_heads  # [B or 1, K or 1, m]
+    index = with_head_axis(permutation) * num_heads  # [B or 1, K or 1, m]
     index = index + _offsets(batch_size, num_heads, length * num_heads, 1)
     index = ops.reshape(index, (batch_size * num_heads, -1))
     return _take_rows(x, index)
@@ -294,7 +314,7 @@ def unpermute_heads(x, inverse, batch_size, num_heads):
         num_heads: `K`.
     """
     num_slots = ops.shape(x)[1]
-    index = _with_head_axis(inverse)  # [B or 1, K or 1, n]
+    index = with_head_axis(inverse)  # [B or 1, K or 1, n]
     index = index + _offsets(
         batch_size, num_heads, num_heads * num_slots, num_slots
     )
@@ -310,7 +330,7 @@ def _take_rows(x, index):
     return ops.reshape(rows, (*ops.shape(index), features))
 
 
-def _with_head_axis(permutation):
+def with_head_axis(permutation):
     """`[n]`, `[B, n]` or `[B, K, n]` as `[B or 1, K or 1, n]`."""
     if len(permutation.shape) == 1:
         return permutation[None, None, :]

@@ -92,10 +92,7 @@ def forward(arguments):
     )
     output = permutations.unpermute_heads(output, inverse, batch_size, heads)
     output = ops.reshape(output, (batch_size, length, num_heads, value_dim))
-    if a.padding_mask is not None:
-        real = a.padding_mask[:, :, None, None]
-        output = ops.where(real, output, ops.zeros_like(output))
-    return output
+    return permutations.zero_padding(output, a.padding_mask)
 
 
 def _flash_attention():
@@ -107,10 +104,7 @@ def _flash_attention():
 def _blocks(x, order, heads, arguments):
     """`[B, n, H, D]` as blocks of slots `[B * h * blocks, w, H / h, D]`."""
     batch_size, length, num_heads, head_dim = ops.shape(x)
-    if arguments.padding_mask is not None:
-        # Padding may hold anything, also numbers whose products overflow.
-        real = arguments.padding_mask[:, :, None, None]
-        x = ops.where(real, x, ops.zeros_like(x))
+    x = permutations.zero_padding(x, arguments.padding_mask)
     if keras.config.backend() == "tensorflow":  # it scores in the input dtype
         x = ops.cast(x, _softmax.compute_dtype(x.dtype))
     features = num_heads // heads * head_dim
@@ -128,13 +122,10 @@ def _visible_keys(arguments, order, heads):
     whole = isinstance(length, int) and length % a.window_size == 0
     if a.causal or (whole and a.padding_mask is None):
         return None
-    if len(order.shape) == 1:
-        order = order[None]
-    visible = order < length
-    if a.padding_mask is not None:
-        index = ops.minimum(order, length - 1)
-        valid = permutations.is_valid(index, a.padding_mask)
-        visible = ops.logical_and(visible, valid)
-    lead = (batch_size, heads) if len(order.shape) == 3 else (batch_size,)
-    visible = ops.broadcast_to(visible, (*lead, ops.shape(order)[-1]))
+    visible = permutations.with_head_axis(
+        permutations.is_real(order, length, a.padding_mask)
+    )
+    visible = ops.broadcast_to(
+        visible, (batch_size, heads, ops.shape(order)[-1])
+    )
     return ops.reshape(visible, (-1, 1, 1, a.window_size))

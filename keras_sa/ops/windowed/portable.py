@@ -15,6 +15,7 @@ import keras
 from keras import ops
 
 from keras_sa.ops import _softmax
+from keras_sa.ops import patterns
 from keras_sa.ops import permutation as permutations
 
 # The original position of a key that nobody may see.
@@ -99,11 +100,10 @@ def _in_slot_order(arguments, order):
     query = ops.reshape(
         a.query, (batch_size, length, num_kv_heads, group * head_dim)
     )
-    tensors = [query, a.key, a.value]
-    if a.padding_mask is not None:
-        # Padding may hold anything, also numbers whose products overflow.
-        real = a.padding_mask[:, :, None, None]
-        tensors = [ops.where(real, x, ops.zeros_like(x)) for x in tensors]
+    tensors = [
+        permutations.zero_padding(x, a.padding_mask)
+        for x in (query, a.key, a.value)
+    ]
     if order is None:
         rows = [_heads_beside_batch(x) for x in tensors]
     else:
@@ -125,30 +125,18 @@ def _positions(arguments, order):
     """Original positions `[N or 1, m]`; `_NOWHERE` for what nobody may see."""
     a = arguments
     batch_size, length = ops.shape(a.query)[:2]
-    num_kv_heads = a.key.shape[2]
     position = ops.arange(length, dtype="int32") if order is None else order
-    visible = position < length
-    if a.padding_mask is not None:
-        index = ops.minimum(position, length - 1)
-        if len(index.shape) == 1:
-            index = ops.broadcast_to(index, (batch_size, *ops.shape(index)))
-        valid = permutations.is_valid(index, a.padding_mask)
-        visible = ops.logical_and(visible, valid)
-    position = ops.where(visible, position, _NOWHERE)
+    real = permutations.is_real(position, length, a.padding_mask)
+    position = ops.where(real, position, _NOWHERE)
     if len(position.shape) == 1 and a.attention_mask is None:
         return position[None]
-    return _one_row_per_head(position, batch_size, num_kv_heads)
-
-
-def _one_row_per_head(x, batch_size, num_kv_heads):
-    """`[m]`, `[B or 1, m]` or `[B or 1, K, m]` as `[N, m]`."""
-    if len(x.shape) == 1:
-        x = x[None, None]
-    elif len(x.shape) == 2:
-        x = x[:, None]
-    num_slots = ops.shape(x)[-1]
-    x = ops.broadcast_to(x, (batch_size, num_kv_heads, num_slots))
-    return ops.reshape(x, (batch_size * num_kv_heads, num_slots))
+    num_rows, num_kv_heads = batch_size * a.key.shape[2], a.key.shape[2]
+    num_slots = ops.shape(position)[-1]
+    position = ops.broadcast_to(
+        permutations.with_head_axis(position),
+        (batch_size, num_kv_heads, num_slots),
+    )
+    return ops.reshape(position, (num_rows, num_slots))
 
 
 def _heads_beside_batch(x):
@@ -206,15 +194,10 @@ def _positions_with_neighbors(position, chunks):
 def _visible(arguments, position, chunks):
     """Boolean `[N or 1, t, c, S]`: which keys each query of a chunk sees."""
     a = arguments
-    rows, num_slots = ops.shape(position)
-    num_chunks = _num_chunks(num_slots, chunks)
-    query_position = permutations.pad_end(
-        position, num_chunks * chunks.size - num_slots, _NOWHERE, axis=1
-    )
-    query_position = ops.reshape(
-        query_position, (rows, num_chunks, chunks.size, 1)
-    )
-    key_position = _positions_with_neighbors(position, chunks)[:, :, None, :]
+    key_position = _positions_with_neighbors(position, chunks)  # [N, t, S]
+    own = chunks.before * chunks.size
+    query_position = key_position[:, :, own : own + chunks.size, None]
+    key_position = key_position[:, :, None, :]
     visible = ops.logical_and(
         key_position != _NOWHERE, query_position != _NOWHERE
     )
@@ -223,9 +206,9 @@ def _visible(arguments, position, chunks):
     if a.neighborhood == "window":
         visible = ops.logical_and(visible, _band(chunks, a.left, a.right))
     if a.exclude_local is not None:
-        left, right = a.exclude_local
-        distance = query_position - key_position
-        local = ops.logical_and(distance <= left, distance >= -right)
+        local = patterns.within_reach(
+            query_position - key_position, a.exclude_local
+        )
         visible = ops.logical_and(visible, ops.logical_not(local))
     if a.attention_mask is not None:
         allowed = _look_up(a, query_position, key_position)
@@ -239,22 +222,21 @@ def _band(chunks, left, right):
     row = ops.arange(chunks.size, dtype="int32")[:, None]
     column = ops.arange(chunks.keys, dtype="int32")[None, :]
     distance = row - column + chunks.before * chunks.size
-    return ops.logical_and(distance <= left, distance >= -right)
+    return patterns.within_reach(distance, (left, right))
 
 
 def _look_up(arguments, query_position, key_position):
     """The entries of the attention mask for pairs of positions, O(n w)."""
-    mask, length = arguments.attention_mask, ops.shape(arguments.query)[1]
-    query_position = ops.minimum(query_position, length - 1)
-    key_position = ops.minimum(key_position, length - 1)
-    index = query_position * length + key_position  # [N, t, c, S]
-    if mask.shape[0] != 1:
-        batch_size, num_kv_heads = ops.shape(mask)[0], arguments.key.shape[2]
-        example = ops.repeat(
-            ops.arange(batch_size, dtype="int32"), num_kv_heads
-        )
-        index = index + example[:, None, None, None] * length * length
-    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)
+    batch_size, length = ops.shape(arguments.query)[:2]
+    example = ops.repeat(
+        ops.arange(batch_size, dtype="int32"), arguments.key.shape[2]
+    )
+    return patterns.look_up(
+        arguments.attention_mask,
+        example[:, None, None, None],  # [N, 1, 1, 1]
+        ops.minimum(query_position, length - 1),
+        ops.minimum(key_position, length - 1),
+    )
 
 
 def _for_each_query_head(visible, arguments):
