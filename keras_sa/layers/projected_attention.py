@@ -73,7 +73,9 @@ class ProjectedAttention(keras.layers.Layer):
         )
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
-        self.seed = _check_seed(seed)
+        if seed is None:  # `keras.utils.set_random_seed` governs the draw
+            seed = random.randint(1, 10**9)
+        self.seed = _validation.check_seed(seed)
         self._dropout_seed_generator = (
             keras.random.SeedGenerator(self.seed % 2**31) if dropout else None
         )
@@ -483,22 +485,6 @@ def _check_output_shape(output_shape):
     for size in output_shape:
         _validation.check_positive_int("output_shape", size)
     return tuple(output_shape)
-
-
-def _check_seed(seed):
-    """The seed, or one drawn now: `keras.utils.set_random_seed` governs it."""
-    if seed is None:
-        return random.randint(1, 10**9)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ValueError(
-            f"`seed` is expected to be None or an int. Received: seed={seed!r}"
-        )
-    if not -(2**31) <= seed < 2**32:
-        raise ValueError(
-            "`seed` is expected to fit in 32 bits: from -2**31 to 2**32 - 1. "
-            f"Received: seed={seed}"
-        )
-    return seed
 
 
 def _copy(initializer):

@@ -7,7 +7,6 @@ from keras_sa import ops as sa_ops
 from keras_sa.layers.stochastic_attention import StochasticAttention
 from keras_sa.ops import _validation
 from keras_sa.ops import patterns
-from keras_sa.ops.stochastic_attention import attend_in_order
 
 MERGE = ("gate", "softmax")
 GATE = ("head", "channel")
@@ -118,26 +117,24 @@ class SmallWorldAttention(StochasticAttention):
 
     def _attend_with(self, inputs, query, key, value, masks, causal, draw):
         softmax = self.merge == "softmax"
-        common = {"causal": causal, "return_lse": softmax, **masks}
-        stochastic = attend_in_order(
+        stochastic = self._attend(
             query,
             key,
             value,
-            self._sample_permutation(
-                ops.shape(query)[1], masks["padding_mask"], draw
-            ),
-            window_size=self.window_size,
-            neighborhood=self.neighborhood,
+            masks,
+            causal,
+            draw,
             exclude_local=self.local_window_size if softmax else None,
-            **common,
-            **draw.dropout_keywords(0),
+            return_lse=softmax,
         )
         local = sa_ops.sliding_window_attention(
             query,
             key,
             value,
             window_size=self.local_window_size,
-            **common,
+            causal=causal,
+            return_lse=softmax,
+            **masks,
             **draw.dropout_keywords(1),
         )
         if softmax:
@@ -151,13 +148,11 @@ class SmallWorldAttention(StochasticAttention):
                 "or merge='softmax': a gate per channel has no scores per "
                 f"pair of tokens. Received: gate={self.gate!r}"
             )
-        length = ops.shape(query)[1]
-        permutation = self._sample_permutation(
-            length, masks["padding_mask"], draw
+        stochastic = self._pattern(
+            query, key, masks["padding_mask"], causal, draw
         )
-        stochastic = self._stochastic_mask(permutation, causal)
         local = patterns.sliding_window_mask(
-            length, self.local_window_size, causal
+            ops.shape(query)[1], self.local_window_size, causal
         )
         arguments = (query, key, value)
         if self.merge == "softmax":

@@ -151,7 +151,8 @@ class StochasticAttention(ProjectedAttention):
             super()._draw(training), permutation_seed=seed
         )
 
-    def _attend(self, query, key, value, masks, causal, draw):
+    def _attend(self, query, key, value, masks, causal, draw, **options):
+        """`options`: more keywords of `stochastic_attention`."""
         return attend_in_order(
             query,
             key,
@@ -161,26 +162,22 @@ class StochasticAttention(ProjectedAttention):
             ),
             window_size=self.window_size,
             causal=causal,
-            exclude_local=None,
             neighborhood=self.neighborhood,
             **masks,
             **draw.dropout_keywords(),
+            **options,
         )
 
     def _pattern(self, query, key, padding_mask, causal, draw):
+        """Boolean `[B or 1, H or 1, n, n]`."""
         permutation = self._sample_permutation(
             ops.shape(query)[1], padding_mask, draw
         )
-        return self._stochastic_mask(permutation, causal)
-
-    def _stochastic_mask(self, permutation, causal, exclude_local=None):
-        """Boolean `[B or 1, H or 1, n, n]`."""
         mask = patterns.stochastic_mask(
             permutation,
             self.window_size,
             self.neighborhood,
             causal,
-            exclude_local,
         )
         if len(mask.shape) == 4:  # one per key/value head
             group = self.num_heads // self.num_key_value_heads

@@ -61,12 +61,9 @@ def test_no_graph_break_on_torch(op, arguments):
 def test_xla_on_tensorflow(name):
     import tensorflow as tf
 
-    layer, x = (
-        make(name, resample="never")
-        if ("stochastic" in name or "small" in name)
-        else make(name),
-        ops.convert_to_tensor(tokens()),
-    )
+    is_random = "stochastic" in name or "small_world" in name
+    layer = make(name, **({"resample": "never"} if is_random else {}))
+    x = ops.convert_to_tensor(tokens())
     layer.build(x.shape)
     compiled = tf.function(layer, jit_compile=True)
     np.testing.assert_allclose(
