@@ -4,6 +4,8 @@ Reference:
     Stochastic Attention, https://arxiv.org/abs/2604.00754
 """
 
+import importlib
+
 from keras_sa import layers
 from keras_sa import ops
 from keras_sa._version import __version__
@@ -11,3 +13,10 @@ from keras_sa.layers import MixtureOfBlockAttention
 from keras_sa.layers import SlidingWindowAttention
 from keras_sa.layers import SmallWorldAttention
 from keras_sa.layers import StochasticAttention
+
+
+def __getattr__(name):
+    # Imports KerasHub: only when it is asked for.
+    if name == "hub":
+        return importlib.import_module("keras_sa.hub")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,6 +10,9 @@ import dataclasses
 from typing import Any
 
 import keras
+from keras import ops
+
+from keras_sa.ops import permutation as permutations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,13 @@ class Replay:
             yield
         finally:
             self.draw = outer
+
+
+def next_permutation_seed(seed_generator, layer_name):
+    """The int32 seed of a new permutation, from a layer's generator."""
+    check_not_in_backward(layer_name)
+    state = ops.cast(seed_generator.next(), "int32")
+    return permutations.hash32(state[0], state[1])
 
 
 def check_not_in_backward(layer_name):

@@ -144,9 +144,9 @@ class StochasticAttention(ProjectedAttention):
         )
         seed = self.seed
         if resamples:
-            drawing.check_not_in_backward(self.name)
-            state = ops.cast(self._permutation_seed_generator.next(), "int32")
-            seed = permutations.hash32(state[0], state[1])
+            seed = drawing.next_permutation_seed(
+                self._permutation_seed_generator, self.name
+            )
         return dataclasses.replace(
             super()._draw(training), permutation_seed=seed
         )

@@ -125,11 +125,19 @@ def block_routed_mask(routes, block_size, padding_mask=None, causal=False):
     return mask
 
 
-def sliding_window_neighbors(length, window_size, causal=False):
-    """int32 `[n, w]`: the positions each token sees; -1 where there is none."""
+def sliding_window_neighbors(length, window_size, causal=False, positions=None):
+    """int32 `[T, w]`: the positions each token sees; -1 where there is none.
+
+    Args:
+        length: `n`.
+        window_size: `w`.
+        causal: whether the window looks back only.
+        positions: int32 `[T]`: the tokens that look. Default: all `n`.
+    """
     left, right = window_reach(window_size, causal)
-    position = ops.arange(length, dtype="int32")[:, None]
-    neighbor = position + ops.arange(-left, right + 1, dtype="int32")
+    if positions is None:
+        positions = ops.arange(length, dtype="int32")
+    neighbor = positions[:, None] + ops.arange(-left, right + 1, dtype="int32")
     inside = ops.logical_and(neighbor >= 0, neighbor < length)
     return ops.where(inside, neighbor, -1)
 
@@ -140,13 +148,21 @@ def stochastic_neighbors(
     neighborhood="window",
     causal=False,
     exclude_local=None,
+    positions=None,
+    slot_of=None,
 ):
-    """int32 `[n, w]`: the positions each token sees; -1 where there is none.
+    """int32 `[T, w]`: the positions each token sees; -1 where there is none.
 
-    Args: as in `stochastic_mask`, with one permutation `[n]`.
+    Args: as in `stochastic_mask`, with one permutation `[n]`, and
+        positions: int32 `[T]`: the tokens that look. Default: all `n`.
+        slot_of: the inverse of the permutation, if it is at hand.
     """
     length = ops.shape(permutation)[-1]
-    slot = permutations.invert_permutation(permutation)[:, None]
+    if slot_of is None:
+        slot_of = permutations.invert_permutation(permutation)
+    if positions is None:
+        positions = ops.arange(length, dtype="int32")
+    slot = ops.take(slot_of, positions, axis=0)[:, None]
     if neighborhood == "block":
         first = slot // window_size * window_size
     else:
@@ -156,12 +172,12 @@ def stochastic_neighbors(
     neighbor = ops.take(
         permutation, ops.clip(neighbor_slot, 0, length - 1), axis=0
     )
-    position = ops.arange(length, dtype="int32")[:, None]
+    positions = positions[:, None]
     if causal:
-        visible = ops.logical_and(visible, neighbor <= position)
+        visible = ops.logical_and(visible, neighbor <= positions)
     if exclude_local is not None:
         local = within_reach(
-            position - neighbor, window_reach(exclude_local, causal)
+            positions - neighbor, window_reach(exclude_local, causal)
         )
         visible = ops.logical_and(visible, ops.logical_not(local))
     return ops.where(visible, neighbor, -1)

@@ -1,0 +1,22 @@
+"""Gemma 4: no scale, and layers that use the keys and values of others."""
+
+import dataclasses
+
+from keras_sa.hub.families.gemma import GemmaFamily
+
+
+@dataclasses.dataclass(frozen=True)
+class Gemma4Family(GemmaFamily):
+    def scale(self, attention):
+        return 1.0  # the norms of queries and keys stand for it
+
+    def is_bidirectional(self, decoder):
+        return decoder.use_bidirectional_attention
+
+    def native_window(self, decoder, attention):
+        if decoder.is_global_attention:
+            return None
+        return super().native_window(decoder, attention)
+
+
+GEMMA4 = Gemma4Family("Gemma4TextDecoderBlock")

@@ -1,0 +1,75 @@
+"""What a model knows while it generates, and its attention layers do not.
+
+KerasHub right-pads prompts to the length of the cache, runs over all of it,
+and hands most families no padding mask. So the mask is published for the time
+of `generate_step`, as are the orders of tokens that decoding steps look up.
+"""
+
+import contextlib
+import threading
+
+from keras import ops
+
+from keras_sa.ops import permutation as permutations
+
+
+class Generation(threading.local):
+    """Of the generation that runs in this thread, if one does.
+
+    Attributes:
+        padding_mask: boolean `[B, S]`: the tokens of the prompts.
+        orders: for each seed, the permutation `[S]` and its inverse.
+    """
+
+    padding_mask = None
+    orders = {}
+
+    @contextlib.contextmanager
+    def running(self, padding_mask, orders):
+        before = self.padding_mask, self.orders
+        self.padding_mask, self.orders = padding_mask, orders
+        try:
+            yield
+        finally:
+            self.padding_mask, self.orders = before
+
+    def prompt_mask(self, length):
+        """Boolean `[B, length]` while a prompt of this length is read."""
+        mask = self.padding_mask
+        if mask is None or mask.shape[1] != length:
+            return None
+        return mask
+
+    def order(self, seed, length):
+        """The permutation over a cache and its inverse, int32 `[length]`."""
+        known = self.orders.get(seed)
+        if known is not None and known[0].shape[0] == length:
+            return known
+        return draw_order(seed, length)
+
+
+def draw_order(seed, length):
+    """A permutation and its inverse, int32 `[length]`."""
+    order = permutations.sample_permutation(length, seed)
+    return order, permutations.invert_permutation(order)
+
+
+def generate_step_in_scope(causal_lm, generation, seeds):
+    """The model's `generate_step`, within `generation`.
+
+    Args:
+        causal_lm: a `keras_hub.models.CausalLM`.
+        generation: the `Generation` of its swap.
+        seeds: of the layers that decode in a window of a random order: their
+            orders are drawn once, before the loop over steps.
+    """
+    original = causal_lm.generate_step
+
+    def generate_step(inputs, *args, **kwargs):
+        length = inputs["token_ids"].shape[1]
+        orders = {seed: draw_order(seed, length) for seed in seeds}
+        padding_mask = ops.cast(inputs["padding_mask"], "bool")
+        with generation.running(padding_mask, orders):
+            return original(inputs, *args, **kwargs)
+
+    return generate_step

@@ -1,0 +1,376 @@
+"""`swap_attention`: one call gives a decoder another attention."""
+
+import contextlib
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_sa.hub import gates
+from keras_sa.hub import registry
+from keras_sa.hub import verification
+from keras_sa.hub.generation import Generation
+from keras_sa.hub.generation import generate_step_in_scope
+from keras_sa.hub.pattern import make_pattern
+from keras_sa.hub.swapped_attention import SwappedAttention
+from keras_sa.ops import _validation
+from keras_sa.ops import permutation as permutations
+
+_HANDLE = "_keras_sa_swap"
+_COMPILED = (
+    "generate_function",
+    "train_function",
+    "test_function",
+    "predict_function",
+    "_cached_spec_sampler",  # Gemma 4's speculative decoding
+)
+
+
+def swap_attention(
+    model,
+    mode,
+    *,
+    window_size=None,
+    local_window_size=None,
+    neighborhood=None,
+    merge=None,
+    decode=None,
+    resample=None,
+    block_size=None,
+    top_k=None,
+    layers="global",
+    seed=None,
+    gate_bias=(0.0, 0.0),
+    verify=False,
+):
+    """Gives the decoder layers of a KerasHub model another attention, in place.
+
+    No weight of the model changes, nor its path. Queries and keys keep the
+    position encodings of their original positions, sinks, soft caps, scales
+    and dropout of the family stay. What was compiled before is compiled anew.
+    Swapping again replaces; `restore()` gives the original model back.
+
+    Args:
+        model: a `keras_hub.models.CausalLM`, or another task or a `Backbone`
+            with decoder layers of a known family. If there is a task, swap
+            the task: only then do prompts of `generate` keep their padding
+            out of the windows.
+        mode: `"full"`: the model's own attention; `"sliding_window"`;
+            `"stochastic"`; `"small_world"`: both; `"block_routed"`: mixture of
+            block attention.
+        window_size: tokens in a window, the token's own included.
+        local_window_size: tokens in the sliding window of `"small_world"`.
+            Default: `window_size`.
+        neighborhood: `"window"` (default) or `"block"`, as in
+            `keras_sa.StochasticAttention`.
+        merge: how `"small_world"` merges its paths: `"gate"` (default): by
+            gates, which are new variables and have to be trained;
+            `"softmax"`: in one softmax, without parameters.
+        decode: what new tokens attend to in `generate`. `"full"`: the whole
+            cache, which suits weights that were trained with full attention;
+            `"window"`: the keys of the pattern only, at a cost that does not
+            depend on the length, for models that were trained with it. The
+            order of tokens is then laid over the whole cache, so that a step
+            computes what the forward pass over a sequence of the cache's
+            length does. Default: `"full"`; with gates, `"window"`.
+        resample: `"training"` (default): a new permutation at every training
+            call, a fixed one from the seed otherwise; `"never"`: the fixed
+            one.
+        block_size: tokens in a block of `"block_routed"`.
+        top_k: blocks that a token reads, its own included.
+        layers: `"global"` (default): layers that have no sliding window of
+            their own; `"all"`: every layer that has attention; or indices
+            into `backbone.transformer_layers`.
+        seed: int of at most 32 bits. Every layer draws its own permutation
+            from it. Default: drawn, governed by
+            `keras.utils.set_random_seed`.
+        gate_bias: where the biases of the stochastic and of the local gate
+            start. 0 is a gate of 1/2.
+        verify: whether to check, with windows that cover everything, that the
+            swapped model computes what the model itself does: that this
+            version of KerasHub is understood. It costs a few forward passes
+            over 16 tokens.
+
+    Returns:
+        An `AttentionSwap`: `restore()` undoes the swap; as a context manager
+        it does so at the end.
+
+    Raises:
+        ValueError: for a model without decoder layers of a known family, for
+            options that do not belong to the mode, or if `verify` fails.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> backbone = keras_hub.models.Qwen3Backbone(
+    ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
+    ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
+    ...     intermediate_dim=64,
+    ... )
+    >>> with hub.swap_attention(backbone, "stochastic", window_size=8):
+    ...     output = backbone({
+    ...         "token_ids": keras.ops.ones((1, 100), "int32"),
+    ...         "padding_mask": keras.ops.ones((1, 100), "int32"),
+    ...     })
+    >>> output.shape
+    (1, 100, 32)
+
+    Reference:
+        Stochastic Attention, https://arxiv.org/abs/2604.00754
+    """
+    pattern = make_pattern(
+        mode,
+        window_size=window_size,
+        local_window_size=local_window_size,
+        neighborhood=neighborhood,
+        merge=merge,
+        decode=decode,
+        resample=resample,
+        block_size=block_size,
+        top_k=top_k,
+    )
+    backbone = backbone_of(model)
+    chosen = _choose_layers(backbone, layers)
+    if seed is None:
+        seed = int(keras.random.randint((), 0, 2**31 - 1))
+    _validation.check_seed(seed)
+    previous = current_swap(model)
+    with contextlib.nullcontext() if previous is None else previous.suspended():
+        if verify and mode != "full":
+            verification.verify(backbone, chosen, pattern)
+    if previous is not None:
+        previous.restore()
+    swap = AttentionSwap(model, pattern, chosen, seed, gate_bias)
+    swap._install()
+    return swap
+
+
+def backbone_of(model):
+    """The backbone of a task, or the backbone itself.
+
+    Raises:
+        ValueError: if there are no decoder layers to be seen.
+    """
+    backbone = getattr(model, "backbone", model)
+    if getattr(backbone, "transformer_layers", None):
+        return backbone
+    raise ValueError(
+        "`model` is expected to be a KerasHub task or backbone of a decoder, "
+        "with its layers in `backbone.transformer_layers`, such as "
+        "`keras_hub.models.CausalLM.from_preset(...)`. "
+        f"Received: {model!r} of class {type(model).__name__!r}"
+    )
+
+
+def current_swap(model):
+    """The `AttentionSwap` that a model or its backbone is under, or `None`."""
+    return getattr(getattr(model, "backbone", model), _HANDLE, None)
+
+
+def _choose_layers(backbone, layers):
+    """`[(index, decoder layer, family)]` of the layers to swap."""
+    candidates, own_window = {}, set()
+    for index, decoder in enumerate(backbone.transformer_layers):
+        family = registry.family_of(decoder)
+        attention = family.find_attention(decoder)
+        if attention is None:
+            continue
+        registry.check_hooks(decoder, family)
+        candidates[index] = (index, decoder, family)
+        if family.native_window(decoder, attention) is not None:
+            own_window.add(index)
+    if layers == "all":
+        return list(candidates.values())
+    if layers == "global":
+        chosen = [c for i, c in candidates.items() if i not in own_window]
+        if not chosen:
+            raise ValueError(
+                "layers='global' expects layers without a sliding window of "
+                "their own; this model has none. Pass layers='all' to replace "
+                f"them. Received: {type(backbone).__name__} with "
+                f"{len(own_window)} sliding layers"
+            )
+        return chosen
+    return [candidates[index] for index in _indices(layers, candidates)]
+
+
+def _indices(layers, candidates):
+    wrong = isinstance(layers, str) or not hasattr(layers, "__iter__")
+    indices = [] if wrong else list(layers)
+    if (
+        not indices
+        or len(set(indices)) != len(indices)
+        or any(index not in candidates for index in indices)
+    ):
+        raise ValueError(
+            "`layers` is expected to be 'global', 'all', or different indices "
+            "of layers that have attention: "
+            f"{sorted(candidates)}. Received: layers={layers!r}"
+        )
+    return sorted(int(index) for index in indices)
+
+
+class AttentionSwap:
+    """A swap that was made. Made by `swap_attention`.
+
+    Attributes:
+        model: the model that was given.
+        pattern: the attention that was put in.
+        seed: int: the seed of the swap.
+        layers: indices of the swapped layers.
+        gates: the gates' layers, in the order of `layers`; empty without
+            gates.
+    """
+
+    def __init__(self, model, pattern, chosen, seed, gate_bias=(0.0, 0.0)):
+        self.model = model
+        self.pattern = pattern
+        self.seed = seed
+        self.layers = [index for index, _, _ in chosen]
+        self.gates = []
+        self.gate_bias = tuple(float(bias) for bias in gate_bias)
+        self._backbone = backbone_of(model)
+        self._chosen = [] if pattern.mode == "full" else chosen
+        self._swapped = []
+
+    def restore(self):
+        """Gives the model its own attention back; gates are dropped."""
+        if current_swap(self.model) is not self:
+            return
+        self._leave()
+        gates.detach(self._backbone, gates.GATES)
+        gates.detach(self._backbone, gates.SEED_GENERATORS)
+        object.__delattr__(self._backbone, _HANDLE)
+        self._refresh(variables_changed=bool(self.gates))
+
+    @contextlib.contextmanager
+    def suspended(self):
+        """The model without the swap's methods; its variables stay."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.restore()
+
+    def __repr__(self):
+        return (
+            f"AttentionSwap({self.pattern}, layers={self.layers}, "
+            f"seed={self.seed})"
+        )
+
+    def get_config(self):
+        """The arguments that make the same swap again."""
+        return {
+            "pattern": {
+                name: value
+                for name, value in vars(self.pattern).items()
+                if value is not None
+            },
+            "layers": self.layers,
+            "seed": self.seed,
+            "gate_bias": list(self.gate_bias),
+        }
+
+    def _install(self):
+        seeds = layer_seeds(self.seed, self._backbone)
+        generation = Generation()
+        generators = []
+        for index, decoder, family in self._chosen:
+            attention = family.find_attention(decoder)
+            gate = generator = None
+            if self.pattern.has_gates:
+                gate = gates.make_gate(
+                    attention,
+                    family.num_query_heads(attention),
+                    _num_features(self._backbone),
+                    index,
+                    self.gate_bias,
+                )
+                self.gates.append(gate)
+            if self.pattern.resamples:
+                generator = keras.random.SeedGenerator(
+                    seeds[index] % 2**31, name=f"attention_permutation_{index}"
+                )
+                generators.append(generator)
+            self._swapped.append(
+                SwappedAttention(
+                    decoder,
+                    family,
+                    self.pattern,
+                    seeds[index],
+                    generation,
+                    gate,
+                    generator,
+                )
+            )
+        self._generation = generation
+        gates.attach(self._backbone, gates.GATES, self.gates)
+        gates.attach(self._backbone, gates.SEED_GENERATORS, generators)
+        object.__setattr__(self._backbone, _HANDLE, self)
+        self._enter()
+        self._refresh(variables_changed=bool(self.gates))
+
+    def _enter(self):
+        """Puts the methods in place."""
+        for swapped in self._swapped:
+            swapped.install()
+        self._patched = []
+        if hasattr(self.model, "generate_step"):
+            in_window = (
+                self.pattern.is_random and self.pattern.decodes_in_window
+            )
+            self._patch(
+                self.model,
+                "generate_step",
+                generate_step_in_scope(
+                    self.model,
+                    self._generation,
+                    [swapped.seed for swapped in self._swapped]
+                    if in_window
+                    else [],
+                ),
+            )
+        if self.gates and hasattr(self._backbone, "enable_lora"):
+            self._patch(
+                self._backbone,
+                "enable_lora",
+                gates.enable_lora_beside(self._backbone, self.gates),
+            )
+
+    def _leave(self):
+        """Takes the methods out."""
+        for swapped in self._swapped:
+            swapped.remove()
+        for instance, name in self._patched:
+            object.__delattr__(instance, name)
+
+    def _patch(self, instance, name, function):
+        object.__setattr__(instance, name, function)
+        self._patched.append((instance, name))
+
+    def _refresh(self, variables_changed):
+        """Makes the change take effect at once."""
+        for model in {id(m): m for m in (self.model, self._backbone)}.values():
+            for name in _COMPILED:
+                if getattr(model, name, None) is not None:
+                    setattr(model, name, None)
+            if variables_changed:
+                gates.refresh_variables(model)
+
+
+def layer_seeds(seed, backbone):
+    """An int seed for each decoder layer, independent of which are swapped."""
+    num_layers = len(backbone.transformer_layers)
+    seeds = ops.convert_to_numpy(permutations.split_seed(seed, num_layers))
+    return [int(s) for s in np.asarray(seeds, "int64") % 2**32]
+
+
+def _num_features(backbone):
+    return backbone.hidden_dim

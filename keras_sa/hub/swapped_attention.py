@@ -1,0 +1,418 @@
+"""What stands in a decoder layer where its full attention stood.
+
+Two methods of the decoder layer and of its attention are replaced. The mask
+method returns, instead of a `[B, T, S]` mask, the little that is left to say
+where the pattern settles the rest: which tokens are real. The attention then
+runs on queries and keys that already carry their position encodings.
+
+Letters: `B` batch, `T` query tokens, `S` key tokens, `H` query heads, `K`
+key/value heads, `D` head dim, `F` features.
+"""
+
+import contextlib
+import inspect
+import threading
+
+from keras import ops
+
+from keras_sa import ops as sa_ops
+from keras_sa.hub import decoding
+from keras_sa.hub.overriding import override_methods
+from keras_sa.hub.overriding import restore_methods
+from keras_sa.layers import drawing
+from keras_sa.ops import _softmax
+from keras_sa.ops import permutation as permutations
+from keras_sa.ops.stochastic_attention import attend_in_order
+
+
+class SwappedAttention:
+    """The attention of one decoder layer, while it is swapped.
+
+    Args:
+        decoder: the decoder layer.
+        family: its `Family`.
+        pattern: the `Pattern`.
+        seed: int: of this layer's permutation.
+        generation: the `Generation` of the model.
+        gate: an `AttentionGate`, or `None`.
+        seed_generator: draws permutations in training, or `None`.
+    """
+
+    def __init__(
+        self,
+        decoder,
+        family,
+        pattern,
+        seed,
+        generation,
+        gate=None,
+        seed_generator=None,
+    ):
+        self.decoder = decoder
+        self.attention = family.find_attention(decoder)
+        self.family = family
+        self.pattern = pattern
+        self.seed = seed
+        self.generation = generation
+        self.gate = gate
+        self.seed_generator = seed_generator
+        self._running = threading.local()
+
+    def install(self):
+        override_methods(self.decoder, self._decoder_methods())
+        override_methods(self.attention, self._attention_methods())
+
+    def remove(self):
+        restore_methods(self.attention)
+        restore_methods(self.decoder)
+
+    def _decoder_methods(self):
+        name = self.family.mask_method
+        original = getattr(type(self.decoder), name)
+        signature = inspect.signature(original)
+
+        def compute_mask(decoder, *args, **kwargs):
+            arguments = _by_name(signature, decoder, args, kwargs)
+            mask = self._validity(self.family.mask_arguments(arguments))
+            if mask is None:
+                return original(decoder, *args, **kwargs)
+            return mask
+
+        return {name: compute_mask, **self._rematerialization(self.decoder)}
+
+    def _attention_methods(self):
+        base = type(self.attention)
+        signature = inspect.signature(base.call)
+
+        def call(attention, *args, **kwargs):
+            arguments = _by_name(signature, attention, args, kwargs)
+            self._running.call = self.family.call_arguments(arguments)
+            try:
+                return compute(attention, arguments, args, kwargs)
+            finally:
+                self._running.call = None
+
+        if hasattr(self.family, "call"):  # it has no `_compute_attention`
+
+            def compute(attention, arguments, args, kwargs):
+                if self._is_full_step(self._running.call):
+                    return base.call(attention, *args, **kwargs)
+                return self.family.call(attention, self._attend, arguments)
+
+            return {"call": call, **self._rematerialization(self.attention)}
+
+        def compute(attention, arguments, args, kwargs):
+            return base.call(attention, *args, **kwargs)
+
+        original = base._compute_attention
+        original_signature = inspect.signature(original)
+
+        def compute_attention(attention, *args, **kwargs):
+            bound = original_signature.bind(attention, *args, **kwargs)
+            query_name, key_name, value_name = list(bound.arguments)[1:4]
+            query, key, value = list(bound.arguments.values())[1:4]
+            if self._is_full_step(self._running.call):
+                bound.arguments[key_name] = self._repeat(key)
+                bound.arguments[value_name] = self._repeat(value)
+                return original(*bound.args, **bound.kwargs)
+            mask = bound.arguments.get("attention_mask")
+            return self.family.output(self._attend(query, key, value, mask))
+
+        members = {
+            "call": call,
+            "_compute_attention": compute_attention,
+            **self._rematerialization(self.attention),
+        }
+        if self.family.key_value_groups is not None:
+            # Keys and values arrive as the cache holds them, not repeated.
+            members[self.family.key_value_groups] = property(lambda _: 1)
+        return members
+
+    def _rematerialization(self, layer):
+        """Under `keras.RematScope` a call is computed twice: draw once."""
+        original = type(layer).rematerialized_call
+
+        def rematerialized_call(layer, layer_call, *args, **kwargs):
+            seed = self._drawn_seed()
+
+            def call(*args, **kwargs):
+                with self._replaying(seed):
+                    return layer_call(*args, **kwargs)
+
+            return original(layer, call, *args, **kwargs)
+
+        if not self.pattern.resamples:
+            return {}
+        return {"rematerialized_call": rematerialized_call}
+
+    @contextlib.contextmanager
+    def _replaying(self, seed):
+        outer = getattr(self._running, "seed", None)
+        self._running.seed = seed
+        try:
+            yield
+        finally:
+            self._running.seed = outer
+
+    def _drawn_seed(self):
+        """The seed of a new permutation, or the one that is replayed."""
+        replayed = getattr(self._running, "seed", None)
+        if replayed is not None:
+            return replayed
+        return drawing.next_permutation_seed(
+            self.seed_generator, self.attention.name
+        )
+
+    def _validity(self, arguments):
+        """Which tokens are real and which rows see something, `[B, T, 2]`.
+
+        `None` where the decoder's own mask is needed: for masks of the
+        caller's and for steps of decoding.
+        """
+        sequence, cache = arguments.sequence, arguments.cache
+        if not arguments.use_causal_mask:
+            raise ValueError(
+                f"Layer {self.decoder.name!r} was swapped and is causal. "
+                "Expected: use_causal_mask=True. "
+                "Received: use_causal_mask=False"
+            )
+        if arguments.custom_mask is not None:
+            return None
+        length = sequence.shape[1]
+        if self._is_step(cache, sequence):
+            return None
+        seen = real = ops.ones_like(sequence[:, :, 0], dtype="bool")
+        padding_mask = arguments.padding_mask
+        if padding_mask is None:
+            padding_mask = getattr(sequence, "_keras_mask", None)
+        if padding_mask is not None:
+            real = ops.cast(padding_mask, "bool")
+            # Whoever reads a decoder's mask asks which rows see something.
+            seen = (
+                real
+                if self.family.is_bidirectional(self.decoder)
+                else ops.cumsum(ops.cast(real, "int32"), axis=1) > 0
+            )
+        elif cache is not None:
+            prompt_mask = self.generation.prompt_mask(length)
+            real = real if prompt_mask is None else prompt_mask
+        if cache is not None and self.pattern.decodes_in_window:
+            # The order is laid over the whole cache: what is not written yet
+            # takes slots, and causality hides it.
+            real = ops.ones_like(real)
+        columns = [real] + [seen] * (_validity_columns(length) - 1)
+        return ops.stack(columns, axis=-1)
+
+    def _is_step(self, cache, inputs):
+        """Whether some new tokens look at a cache.
+
+        Decided by static shapes: when a prompt is read, the cache is as long
+        as what is put in.
+        """
+        if cache is None:
+            return False
+        length = inputs.shape[1]
+        return length is None or length != self.family.cache_length(cache)
+
+    def _is_full_step(self, call):
+        """Whether new tokens attend to the whole cache, as they always did."""
+        return not self.pattern.decodes_in_window and self._is_step(
+            call.cache, call.inputs
+        )
+
+    def _repeat(self, x):
+        """`[B, S, K, D]` as the original attention wants it."""
+        if self.family.key_value_groups is None:
+            return x
+        num_heads = self.family.num_query_heads(self.attention)
+        return ops.repeat(x, num_heads // x.shape[2], axis=2)
+
+    def _attend(self, query, key, value, mask):
+        """`[B, T, H, E]` of query `[B, T, H, D]` and key `[B, S, K, D]`."""
+        call = self._running.call
+        if self._is_step(call.cache, call.inputs):
+            return self._attend_in_step(query, key, value, call)
+        return self._attend_in_sequence(query, key, value, mask, call)
+
+    def _scoring(self):
+        """How scores are computed in this family."""
+        return {
+            "scale": self.family.scale(self.attention),
+            "logit_soft_cap": self.family.logit_soft_cap(self.attention),
+            "sinks": self.family.sinks(self.attention),
+        }
+
+    def _attend_in_sequence(self, query, key, value, mask, call):
+        """A sequence that looks at itself."""
+        rate, generator = self.family.dropout(self.attention)
+        options = self._scoring()
+        if rate and call.training:
+            options |= {"dropout": rate, "seed": generator}
+        dtype = value.dtype
+        slopes = self.family.alibi_slopes(self.decoder, self.attention)
+        if slopes is not None:
+            query, key, value = _with_alibi(
+                query, key, value, slopes, options["scale"]
+            )
+        masks, real = self._masks(mask)
+        paths = _Paths(self, query, key, value, masks, real, options)
+        return ops.cast(paths.attend(call), dtype)
+
+    def _masks(self, mask):
+        """Keywords of the ops for a decoder's mask, and the real tokens."""
+        causal = not self.family.is_bidirectional(self.decoder)
+        if mask is None:
+            return {"causal": causal}, None
+        if mask.shape[-1] == _validity_columns(mask.shape[1]):
+            real = ops.cast(mask[:, :, 0], "bool")
+            return {"causal": causal, "padding_mask": real}, real
+        # The caller's own, with causality in it or without. What nobody may
+        # see takes no slot among the others.
+        mask = ops.cast(mask, "bool")
+        return {"causal": False, "attention_mask": mask}, ops.any(mask, axis=1)
+
+    def _attend_in_step(self, query, key, value, call):
+        """New tokens that look at their neighbours in the cache."""
+        pattern, length = self.pattern, key.shape[1]
+        positions = ops.arange(query.shape[1], dtype="int32")
+        positions = positions + ops.cast(call.index, "int32")
+        query = self.family.query_at(self.attention, query, call.index)
+
+        def attend(*neighbors):
+            return decoding.attend_to(
+                query,
+                key,
+                value,
+                ops.concatenate(neighbors, axis=1),
+                alibi_slopes=self.family.alibi_slopes(
+                    self.decoder, self.attention
+                ),
+                **self._scoring(),
+            )
+
+        def local(window_size):
+            return decoding.local_neighbors(positions, length, window_size)
+
+        def stochastic(exclude_local=None):
+            return decoding.stochastic_neighbors(
+                positions,
+                self.generation.order(self.seed, length),
+                pattern.window_size,
+                pattern.neighborhood,
+                exclude_local,
+            )
+
+        if pattern.mode == "sliding_window":
+            return attend(local(pattern.window_size))
+        if pattern.mode == "stochastic":
+            return attend(stochastic())
+        near = local(pattern.local_window_size)
+        if not pattern.has_gates:
+            return attend(stochastic(pattern.local_window_size), near)
+        return self._gated((attend(stochastic()), attend(near)), call)
+
+    def _gated(self, paths, call):
+        """The gated sum of the stochastic and the local path."""
+        return sa_ops.gated_sum(paths, self.gate(call.inputs))
+
+
+class _Paths:
+    """The attentions of a sequence to itself."""
+
+    def __init__(self, swapped, query, key, value, masks, real, options):
+        self.swapped = swapped
+        self.pattern = swapped.pattern
+        self.tensors = (query, key, value)
+        self.real = real
+        self.options = {**masks, **options}
+
+    def attend(self, call):
+        pattern = self.pattern
+        if pattern.mode == "sliding_window":
+            return self._local(pattern.window_size)
+        if pattern.mode == "block_routed":
+            return self._block_routed()
+        if pattern.mode == "stochastic":
+            return self._stochastic(call)
+        local = pattern.local_window_size
+        if pattern.has_gates:
+            paths = self._stochastic(call), self._local(local)
+            return self.swapped._gated(paths, call)
+        parts = (
+            self._stochastic(call, exclude_local=local, return_lse=True),
+            self._local(local, return_lse=True),
+        )
+        return sa_ops.merge_attention(*zip(*parts))
+
+    def _local(self, window_size, **options):
+        if "attention_mask" in self.options:
+            # The mask says what is ahead: as far that way as back.
+            window_size = 2 * window_size - 1
+        return sa_ops.sliding_window_attention(
+            *self.tensors, window_size=window_size, **self.options, **options
+        )
+
+    def _stochastic(self, call, **options):
+        pattern, swapped = self.pattern, self.swapped
+        seed = swapped.seed
+        if call.training and pattern.resamples:
+            seed = swapped._drawn_seed()
+        if options.get("exclude_local") and "attention_mask" in self.options:
+            options["exclude_local"] = 2 * options["exclude_local"] - 1
+        permutation = permutations.sample_permutation(
+            ops.shape(self.tensors[0])[1], seed, self.real
+        )
+        return attend_in_order(
+            *self.tensors,
+            permutation,
+            window_size=pattern.window_size,
+            neighborhood=pattern.neighborhood,
+            **self.options,
+            **options,
+        )
+
+    def _block_routed(self):
+        if "attention_mask" in self.options:
+            raise ValueError(
+                "Block-routed attention expects no mask beside padding: its "
+                "blocks are chosen before any mask. Swap another mode in. "
+                "Received: an attention mask or a vision mask"
+            )
+        return sa_ops.block_routed_attention(
+            *self.tensors,
+            block_size=self.pattern.block_size,
+            top_k=self.pattern.top_k,
+            **self.options,
+        )
+
+
+def _by_name(signature, layer, args, kwargs):
+    return signature.bind(layer, *args, **kwargs).arguments
+
+
+def _validity_columns(length):
+    """How many columns stand for a mask `[B, T, T]`; never `T` of them."""
+    return 3 if length == 2 else 2
+
+
+def _with_alibi(query, key, value, slopes, scale):
+    """Float32 queries and keys, one channel longer: its product is the bias.
+
+    In half precision, positions would be rounded.
+    """
+    query, key, value = (
+        ops.cast(x, _softmax.compute_dtype(x.dtype))
+        for x in (query, key, value)
+    )
+    channel = ops.convert_to_tensor(slopes, query.dtype)[:, None] / scale
+    channel = ops.broadcast_to(channel, (*ops.shape(query)[:3], 1))
+    length = ops.shape(key)[1]
+    position = ops.cast(ops.arange(length, dtype="int32"), key.dtype)
+    position = ops.broadcast_to(
+        position[:, None, None], (*ops.shape(key)[:3], 1)
+    )
+    return (
+        ops.concatenate([query, channel], axis=-1),
+        ops.concatenate([key, position], axis=-1),
+        value,
+    )
