@@ -48,7 +48,7 @@ class AttentionGate(keras.layers.Layer):
 
     def _start(self, shape, dtype=None):
         start = [[self.stochastic_bias], [self.local_bias]]
-        return ops.broadcast_to(ops.convert_to_tensor(start, dtype), shape)
+        return ops.zeros(shape, dtype) + ops.convert_to_tensor(start, dtype)
 
     def call(self, inputs):
         logits = ops.einsum("btf,fph->btph", inputs, self.kernel) + self.bias
@@ -93,7 +93,7 @@ def _dtype_policy(layer):
 def attach(backbone, name, values):
     """Sets a tracked list on a built backbone."""
     if values:
-        setattr(backbone, name, values)
+        setattr(backbone, name, list(values))
 
 
 def detach(backbone, name):

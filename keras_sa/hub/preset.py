@@ -117,7 +117,7 @@ def save_gates(model, filepath):
         ValueError: if the model has no gates.
     """
     _check_filepath(filepath)
-    keras.saving.save_weights(_as_model(model), str(filepath))
+    keras.saving.save_weights(_Gates(gates.gates_of(model)), str(filepath))
 
 
 def load_gates(model, filepath):
@@ -131,7 +131,7 @@ def load_gates(model, filepath):
         ValueError: if the model has no gates, or others.
     """
     _check_filepath(filepath)
-    keras.saving.load_weights(_as_model(model), str(filepath))
+    keras.saving.load_weights(_Gates(gates.gates_of(model)), str(filepath))
 
 
 def _check_filepath(filepath):
@@ -142,12 +142,9 @@ def _check_filepath(filepath):
         )
 
 
-def _as_model(model):
-    """The gates as one saveable model."""
-    return _Gates(gates.gates_of(model))
+class _Gates(keras.layers.Layer):
+    """The gates of a model as one object to save."""
 
-
-class _Gates(keras.Model):
     def __init__(self, gate_layers):
         super().__init__()
         self.attention_gates = gate_layers

@@ -233,20 +233,19 @@ class AttentionSwap:
         self._backbone = backbone_of(model)
         self._chosen = [] if pattern.mode == "full" else chosen
         self._swapped = []
+        self._seed_generators = []
 
     def restore(self):
         """Gives the model its own attention back; gates are dropped."""
         if current_swap(self.model) is not self:
             return
         self._leave()
-        gates.detach(self._backbone, gates.GATES)
-        gates.detach(self._backbone, gates.SEED_GENERATORS)
         object.__delattr__(self._backbone, _HANDLE)
         self._refresh(variables_changed=bool(self.gates))
 
     @contextlib.contextmanager
     def suspended(self):
-        """The model without the swap's methods; its variables stay."""
+        """The model as it is without the swap."""
         self._leave()
         try:
             yield
@@ -281,7 +280,6 @@ class AttentionSwap:
     def _install(self):
         seeds = layer_seeds(self.seed, self._backbone)
         generation = Generation()
-        generators = []
         for index, decoder, family in self._chosen:
             attention = family.find_attention(decoder)
             gate = generator = None
@@ -298,7 +296,7 @@ class AttentionSwap:
                 generator = keras.random.SeedGenerator(
                     seeds[index] % 2**31, name=f"attention_permutation_{index}"
                 )
-                generators.append(generator)
+                self._seed_generators.append(generator)
             self._swapped.append(
                 SwappedAttention(
                     decoder,
@@ -311,14 +309,16 @@ class AttentionSwap:
                 )
             )
         self._generation = generation
-        gates.attach(self._backbone, gates.GATES, self.gates)
-        gates.attach(self._backbone, gates.SEED_GENERATORS, generators)
         object.__setattr__(self._backbone, _HANDLE, self)
         self._enter()
         self._refresh(variables_changed=bool(self.gates))
 
     def _enter(self):
-        """Puts the methods in place."""
+        """Puts methods and variables in place."""
+        gates.attach(self._backbone, gates.GATES, self.gates)
+        gates.attach(
+            self._backbone, gates.SEED_GENERATORS, self._seed_generators
+        )
         for swapped in self._swapped:
             swapped.install()
         self._patched = []
@@ -345,7 +345,9 @@ class AttentionSwap:
             )
 
     def _leave(self):
-        """Takes the methods out."""
+        """Takes methods and variables out."""
+        gates.detach(self._backbone, gates.GATES)
+        gates.detach(self._backbone, gates.SEED_GENERATORS)
         for swapped in self._swapped:
             swapped.remove()
         for instance, name in self._patched:

@@ -338,9 +338,10 @@ class _Paths:
         if pattern.has_gates:
             paths = self._stochastic(call), self._local(local)
             return self.swapped._gated(paths, call)
+        # Sinks are in the one denominator once: with the stochastic part.
         parts = (
             self._stochastic(call, exclude_local=local, return_lse=True),
-            self._local(local, return_lse=True),
+            self._local(local, return_lse=True, sinks=None),
         )
         return sa_ops.merge_attention(*zip(*parts))
 
@@ -349,7 +350,9 @@ class _Paths:
             # The mask says what is ahead: as far that way as back.
             window_size = 2 * window_size - 1
         return sa_ops.sliding_window_attention(
-            *self.tensors, window_size=window_size, **self.options, **options
+            *self.tensors,
+            window_size=window_size,
+            **{**self.options, **options},
         )
 
     def _stochastic(self, call, **options):

@@ -67,22 +67,24 @@ def covering_pattern(pattern, length):
 
 def _inputs(backbone):
     """Random tokens with padding at the end, and which of them are real."""
-    names = set(backbone.input)
-    if not names <= {"token_ids", "padding_mask"}:
-        raise ValueError(
-            "verify=True expects a backbone of text alone, with inputs "
-            "'token_ids' and 'padding_mask'. Pass verify=False. "
-            f"Received: inputs {sorted(names)}"
-        )
     rng = np.random.default_rng(0)
     shape = (2, _LENGTH)
     token_ids = rng.integers(1, backbone.vocabulary_size, shape)
     real = np.ones(shape, bool)
     real[1, -_PADDING:] = False
+    positions = np.broadcast_to(np.arange(_LENGTH, dtype="int32"), shape)
     inputs = {
         "token_ids": token_ids.astype("int32"),
         "padding_mask": real.astype("int32"),
+        "position_ids": positions,
     }
+    names = set(backbone.input)
+    if not names <= set(inputs):
+        raise ValueError(
+            f"verify=True expects a backbone of text alone, with inputs of "
+            f"{sorted(inputs)}. Pass verify=False. "
+            f"Received: inputs {sorted(names)}"
+        )
     return {name: inputs[name] for name in names}, real
 
 

@@ -6,12 +6,18 @@ from keras_sa.hub.families.family import Family
 
 
 @dataclasses.dataclass(frozen=True)
-class MistralFamily(Family):
+class MixtralFamily(Family):
     def native_window(self, decoder, attention):
         return decoder.sliding_window
 
 
-MISTRAL = MistralFamily(
-    "MistralTransformerDecoder", key_value_groups="_num_key_value_groups"
-)
-MIXTRAL = MistralFamily("MixtralTransformerDecoder")
+@dataclasses.dataclass(frozen=True)
+class MistralFamily(MixtralFamily):
+    key_value_groups: str | None = "_num_key_value_groups"
+
+    def num_query_heads(self, attention):
+        return attention._num_query_heads
+
+
+MISTRAL = MistralFamily("MistralTransformerDecoder")
+MIXTRAL = MixtralFamily("MixtralTransformerDecoder")

@@ -1,0 +1,253 @@
+"""Every family of decoders, under every kind of use.
+
+Each test is marked with the column of docs/families.md that it stands for.
+"""
+
+import functools
+import gc
+
+import keras
+import numpy as np
+import pytest
+
+from keras_sa import hub
+from tests.hub import models
+
+LENGTH = 12
+PROMPT_LENGTH = 7
+# Windows that cover everything: nothing may change.
+COVERING = {
+    "sliding_window": {"window_size": LENGTH},
+    "stochastic": {"window_size": 2 * LENGTH},
+    "stochastic_block": {
+        "mode": "stochastic",
+        "window_size": LENGTH,
+        "neighborhood": "block",
+    },
+    "small_world_softmax": {
+        "mode": "small_world",
+        "window_size": 2 * LENGTH,
+        "local_window_size": 3,
+        "merge": "softmax",
+    },
+    "small_world_gate": {"mode": "small_world", "window_size": 2 * LENGTH},
+    "block_routed": {"block_size": LENGTH, "top_k": 1},
+}
+SMALL = {"mode": "stochastic", "window_size": 4, "seed": 3}
+# What `layers` has to be for the window to replace something.
+LAYERS = {"mistral": "all", "mixtral": "all"}
+# Where KerasHub's default names of layers for LoRA fit none.
+LORA_LAYERS = {
+    "smollm3": ["q_proj", "v_proj"],
+    "gpt_neo_x": ["query_key_value"],
+}
+NOT_QUANTIZED = {
+    "smollm3": "its rotary layers are not built",
+    "bloom": "its ALiBi layers are not built",
+}
+# One of each kind, for what the backend has little part in.
+REPRESENTATIVE = ("llama", "qwen3_moe", "gpt_oss", "gemma3", "gpt2", "bloom")
+
+capability = pytest.mark.capability
+families = pytest.mark.parametrize("name", models.FAMILIES)
+
+
+def representative(name):
+    """All families on torch, where this takes no compilation."""
+    if keras.config.backend() != "torch" and name not in REPRESENTATIVE:
+        pytest.skip(f"{name} is tested on torch; here {REPRESENTATIVE} are")
+
+
+@functools.lru_cache(maxsize=1)
+def vanilla(name):
+    """A model that nobody changes, its logits, and what it generates."""
+    model = models.build(name, **full_attention(name))
+    return model, models.logits(model, inputs()), generate(model)
+
+
+def full_attention(name):
+    """KerasHub's cached steps of Qwen3.5 differ from its forward pass where
+    layers of linear attention are: these are left out."""
+    if name.startswith("qwen3_5"):
+        return {"layer_types": ["full_attention", "full_attention"]}
+    return {}
+
+
+def inputs():
+    return models.prompts([LENGTH, LENGTH - 4], LENGTH)
+
+
+def generate(model, rows=2, max_length=LENGTH):
+    prompts = models.prompts([PROMPT_LENGTH] * rows, max_length)
+    return model.generate(prompts, stop_token_ids=None)["token_ids"]
+
+
+def swap(model, name, mode=None, **options):
+    layers = LAYERS.get(name, "global")
+    return hub.swap_attention(model, mode, layers=layers, **options)
+
+
+def largest_difference(logits, others):
+    real = inputs()["padding_mask"]
+    return np.abs(logits - others)[real].max()
+
+
+@families
+@capability("training-free")
+def test_covering_windows_change_nothing(name):
+    model, logits, tokens = vanilla(name)
+    for label, options in COVERING.items():
+        with swap(model, name, **{"mode": label, **options}):
+            received = models.logits(model, inputs())
+            assert largest_difference(logits, received) < 1e-5, label
+            if label == "stochastic":
+                np.testing.assert_array_equal(generate(model), tokens)
+    np.testing.assert_array_equal(models.logits(model, inputs()), logits)
+
+
+@families
+@capability("training-free")
+def test_small_windows_change_logits(name):
+    model, logits, _ = vanilla(name)
+    for mode in ("sliding_window", "stochastic"):
+        with swap(model, name, mode, window_size=3, seed=3):
+            received = models.logits(model, inputs())
+        assert largest_difference(logits, received) > 1e-3, mode
+
+
+@families
+@capability("training-free")
+def test_a_prompt_generates_the_same_alone_and_with_more_room(name):
+    model, _, tokens = vanilla(name)
+    with hub.swap_attention(model, **SMALL, layers="all"):
+        together = generate(model)
+        alone = generate(model, rows=1, max_length=LENGTH + 5)
+    np.testing.assert_array_equal(alone[0, :LENGTH], together[0])
+    assert (together != tokens).any()
+
+
+@families
+@capability("window decode")
+def test_window_decoding_is_the_forward_pass(name):
+    """Token for token: each generated one is the best by the forward pass."""
+    model, _, _ = vanilla(name)
+    with hub.swap_attention(model, **SMALL, decode="window", layers="all"):
+        tokens = generate(model)
+        everything = {
+            "token_ids": tokens,
+            "padding_mask": np.ones_like(tokens, bool),
+        }
+        best = models.logits(model, everything).argmax(-1)
+    written = slice(PROMPT_LENGTH, None)
+    before = slice(PROMPT_LENGTH - 1, -1)
+    np.testing.assert_array_equal(tokens[:, written], best[:, before])
+
+
+def train(model):
+    """One step of training on random tokens; returns the loss."""
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=None,
+        jit_compile=False,
+        sampler="greedy",
+    )
+    x = dict(inputs())
+    if "position_ids" in model.input:
+        x["position_ids"] = np.tile(np.arange(LENGTH, dtype="int32"), (2, 1))
+    history = model.fit(
+        x,
+        np.roll(x["token_ids"], -1, axis=1),
+        sample_weight=x["padding_mask"].astype("float32"),
+        batch_size=2,
+        shuffle=False,
+        verbose=0,
+    )
+    return history.history["loss"][0]
+
+
+def changed(variables, before):
+    return [
+        v.path
+        for v, value in zip(variables, before)
+        if (keras.ops.convert_to_numpy(v) != value).any()
+    ]
+
+
+def values(variables):
+    return [keras.ops.convert_to_numpy(v).copy() for v in variables]
+
+
+@families
+@capability("gates")
+def test_only_the_gates_train(name):
+    representative(name)
+    model = models.build(name)
+    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    hub.train_only_gates(model)
+    before = values(model.weights)
+    assert np.isfinite(train(model))
+    gates = {v.path for gate in handle.gates for v in gate.weights}
+    assert set(changed(model.weights, before)) == gates
+
+
+@families
+@capability("LoRA")
+def test_lora_and_gates_train(name):
+    representative(name)
+    model = models.build(name)
+    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    model.backbone.enable_lora(2, LORA_LAYERS.get(name))
+    trainable = {v.path for v in model.trainable_variables}
+    gates = {v.path for gate in handle.gates for v in gate.weights}
+    assert gates < trainable
+    adapted = ("lora_kernel_a", "lora_kernel_b", "bias")
+    assert all(path.endswith(adapted) for path in trainable - gates)
+    before = values(model.weights)
+    assert np.isfinite(train(model))
+    assert gates < set(changed(model.weights, before)) <= trainable
+
+
+@families
+@capability("int8")
+# Keras names every layer that has nothing to quantize, and torch minds how it
+# transposes a scale.
+@pytest.mark.filterwarnings("ignore:.*quantize|.*The use of `x.T`:UserWarning")
+def test_swapping_a_quantized_model(name, monkeypatch):
+    representative(name)
+    model = models.build(name)
+    if name in NOT_QUANTIZED:
+        pytest.skip(f"KerasHub 0.32 can't: {NOT_QUANTIZED[name]}")
+    # Keras collects garbage for every kernel: most of a minute here.
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    model.quantize("int8")
+    logits = models.logits(model, inputs())
+    with swap(model, name, "stochastic", window_size=2 * LENGTH):
+        received = models.logits(model, inputs())
+    assert largest_difference(logits, received) < 1e-5
+    with swap(model, name, "small_world", window_size=2 * LENGTH):
+        received = models.logits(model, inputs())
+    assert largest_difference(logits, received) < 1e-5
+
+
+@families
+@capability("save and load")
+def test_save_and_load(name, tmp_path):
+    representative(name)
+    model = models.build(name)
+    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    for gate in handle.gates:
+        gate.kernel.assign(keras.random.normal(gate.kernel.shape, seed=1))
+    logits = models.logits(model, inputs())
+    hub.save_to_preset(model, tmp_path)
+    loaded = hub.from_preset(tmp_path)
+    np.testing.assert_allclose(
+        models.logits(loaded, inputs()), logits, atol=1e-6
+    )
+    plain = type(model).from_preset(str(tmp_path))
+    handle.restore()
+    np.testing.assert_allclose(
+        models.logits(plain, inputs()),
+        models.logits(model, inputs()),
+        atol=1e-6,
+    )
