@@ -1,5 +1,6 @@
 """Sparse attention for the decoders of KerasHub."""
 
+from keras_sa.hub.distribution import add_gate_layouts
 from keras_sa.hub.families.family import Family
 from keras_sa.hub.gates import train_only_gates
 from keras_sa.hub.preset import from_preset

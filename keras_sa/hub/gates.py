@@ -103,11 +103,16 @@ def detach(backbone, name):
         delattr(backbone, name)
 
 
-def enable_lora_beside(backbone, gate_layers):
+def enable_lora_beside(backbone, gate_layers, models):
     """`backbone.enable_lora` that leaves the gates trainable.
 
     KerasHub freezes everything but the LoRA weights; gates are as new as they
     are.
+
+    Args:
+        backbone: the backbone.
+        gate_layers: its gates.
+        models: the models whose variables change.
     """
     original = backbone.enable_lora
 
@@ -115,14 +120,23 @@ def enable_lora_beside(backbone, gate_layers):
         original(*args, **kwargs)
         for gate in gate_layers:
             gate.trainable = True
+        for model in models:
+            refresh_parameters(model)
 
     return enable_lora
 
 
-def refresh_variables(model):
-    """Tells torch and the optimizer that a model's variables changed."""
+def refresh_parameters(model):
+    """Shows torch the variables that a model has now.
+
+    KerasHub 0.32 shows it none: its models' `parameters()` are empty.
+    """
     if keras.config.backend() == "torch":
         model._track_variables()
+
+
+def refresh_optimizer(model):
+    """Gives a model whose variables changed an optimizer like its own."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.built:
         model.optimizer = optimizer.from_config(optimizer.get_config())
@@ -160,7 +174,7 @@ def train_only_gates(model):
         layer._trainable = True
     for gate in gate_layers:
         gate.trainable = True
-    refresh_variables(model)
+    refresh_optimizer(model)
 
 
 def gates_of(model):

@@ -12,6 +12,7 @@ from keras_sa.hub import verification
 from keras_sa.hub.generation import Generation
 from keras_sa.hub.generation import generate_step_in_scope
 from keras_sa.hub.pattern import make_pattern
+from keras_sa.hub.rematerialization import draw_first
 from keras_sa.hub.swapped_attention import SwappedAttention
 from keras_sa.ops import _validation
 from keras_sa.ops import permutation as permutations
@@ -135,6 +136,7 @@ def swap_attention(
     if seed is None:
         seed = int(keras.random.randint((), 0, 2**31 - 1))
     _validation.check_seed(seed)
+    _check_gate_bias(gate_bias)
     previous = current_swap(model)
     with contextlib.nullcontext() if previous is None else previous.suspended():
         if verify and mode != "full":
@@ -144,6 +146,15 @@ def swap_attention(
     swap = AttentionSwap(model, pattern, chosen, seed, gate_bias)
     swap._install()
     return swap
+
+
+def _check_gate_bias(gate_bias):
+    if np.shape(gate_bias) != (2,) or not np.isfinite(gate_bias).all():
+        raise ValueError(
+            "`gate_bias` is expected to be two finite numbers: for the "
+            "stochastic and for the local gate. "
+            f"Received: gate_bias={gate_bias!r}"
+        )
 
 
 def backbone_of(model):
@@ -323,26 +334,37 @@ class AttentionSwap:
             swapped.install()
         self._patched = []
         if hasattr(self.model, "generate_step"):
-            in_window = (
-                self.pattern.is_random and self.pattern.decodes_in_window
+            step = generate_step_in_scope(
+                self.model, self._generation, self._seeds_of_steps()
             )
-            self._patch(
-                self.model,
-                "generate_step",
-                generate_step_in_scope(
-                    self.model,
-                    self._generation,
-                    [swapped.seed for swapped in self._swapped]
-                    if in_window
-                    else [],
-                ),
-            )
+            self._patch(self.model, "generate_step", step)
         if self.gates and hasattr(self._backbone, "enable_lora"):
-            self._patch(
-                self._backbone,
-                "enable_lora",
-                gates.enable_lora_beside(self._backbone, self.gates),
+            enable_lora = gates.enable_lora_beside(
+                self._backbone, self.gates, self._models()
             )
+            self._patch(self._backbone, "enable_lora", enable_lora)
+        if self.pattern.resamples:
+            for layer, inside in self._rematerialized():
+                call = draw_first(layer, inside)
+                self._patch(layer, "rematerialized_call", call)
+
+    def _seeds_of_steps(self):
+        """Of the orders that decoding steps look up."""
+        if self.pattern.is_random and self.pattern.decodes_in_window:
+            return [swapped.seed for swapped in self._swapped]
+        return []
+
+    def _rematerialized(self):
+        """What Keras may rematerialise, and the swapped attentions in it."""
+        for model in self._models():
+            yield model, self._swapped
+        for swapped in self._swapped:
+            yield swapped.decoder, [swapped]
+            yield swapped.attention, [swapped]
+
+    def _models(self):
+        """The model and its backbone, once if they are the same."""
+        return list({id(m): m for m in (self.model, self._backbone)}.values())
 
     def _leave(self):
         """Takes methods and variables out."""
@@ -363,8 +385,9 @@ class AttentionSwap:
             for name in _COMPILED:
                 if getattr(model, name, None) is not None:
                     setattr(model, name, None)
+            gates.refresh_parameters(model)
             if variables_changed:
-                gates.refresh_variables(model)
+                gates.refresh_optimizer(model)
 
 
 def layer_seeds(seed, backbone):

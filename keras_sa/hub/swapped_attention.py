@@ -10,6 +10,8 @@ key/value heads, `D` head dim, `F` features.
 """
 
 import contextlib
+import dataclasses
+import functools
 import inspect
 import threading
 
@@ -19,6 +21,7 @@ from keras_sa import ops as sa_ops
 from keras_sa.hub import decoding
 from keras_sa.hub.overriding import override_methods
 from keras_sa.hub.overriding import restore_methods
+from keras_sa.hub.rematerialization import Replay
 from keras_sa.layers import drawing
 from keras_sa.ops import _softmax
 from keras_sa.ops import permutation as permutations
@@ -71,6 +74,7 @@ class SwappedAttention:
         original = getattr(type(self.decoder), name)
         signature = inspect.signature(original)
 
+        @functools.wraps(original)
         def compute_mask(decoder, *args, **kwargs):
             arguments = _by_name(signature, decoder, args, kwargs)
             mask = self._validity(self.family.mask_arguments(arguments))
@@ -78,15 +82,16 @@ class SwappedAttention:
                 return original(decoder, *args, **kwargs)
             return mask
 
-        return {name: compute_mask, **self._rematerialization(self.decoder)}
+        return {name: compute_mask}
 
     def _attention_methods(self):
         base = type(self.attention)
         signature = inspect.signature(base.call)
 
+        @functools.wraps(base.call)
         def call(attention, *args, **kwargs):
             arguments = _by_name(signature, attention, args, kwargs)
-            self._running.call = self.family.call_arguments(arguments)
+            self._running.call = self._call_arguments(arguments)
             try:
                 return compute(attention, arguments, args, kwargs)
             finally:
@@ -99,7 +104,7 @@ class SwappedAttention:
                     return base.call(attention, *args, **kwargs)
                 return self.family.call(attention, self._attend, arguments)
 
-            return {"call": call, **self._rematerialization(self.attention)}
+            return {"call": call}
 
         def compute(attention, arguments, args, kwargs):
             return base.call(attention, *args, **kwargs)
@@ -107,6 +112,7 @@ class SwappedAttention:
         original = base._compute_attention
         original_signature = inspect.signature(original)
 
+        @functools.wraps(original)
         def compute_attention(attention, *args, **kwargs):
             bound = original_signature.bind(attention, *args, **kwargs)
             query_name, key_name, value_name = list(bound.arguments)[1:4]
@@ -118,50 +124,50 @@ class SwappedAttention:
             mask = bound.arguments.get("attention_mask")
             return self.family.output(self._attend(query, key, value, mask))
 
-        members = {
-            "call": call,
-            "_compute_attention": compute_attention,
-            **self._rematerialization(self.attention),
-        }
+        members = {"call": call, "_compute_attention": compute_attention}
         if self.family.key_value_groups is not None:
             # Keys and values arrive as the cache holds them, not repeated.
             members[self.family.key_value_groups] = property(lambda _: 1)
         return members
 
-    def _rematerialization(self, layer):
-        """Under `keras.RematScope` a call is computed twice: draw once."""
-        original = type(layer).rematerialized_call
-
-        def rematerialized_call(layer, layer_call, *args, **kwargs):
-            seed = self._drawn_seed()
-
-            def call(*args, **kwargs):
-                with self._replaying(seed):
-                    return layer_call(*args, **kwargs)
-
-            return original(layer, call, *args, **kwargs)
-
-        if not self.pattern.resamples:
-            return {}
-        return {"rematerialized_call": rematerialized_call}
+    def _call_arguments(self, arguments):
+        call = self.family.call_arguments(arguments)
+        if self._replay is None:
+            return call
+        training = self._replay.remember(call.training)
+        return dataclasses.replace(call, training=training)
 
     @contextlib.contextmanager
-    def _replaying(self, seed):
-        outer = getattr(self._running, "seed", None)
-        self._running.seed = seed
+    def replaying(self, replay):
+        """Draws no permutation but this one's."""
+        outer, self._replay = self._replay, replay
         try:
             yield
         finally:
-            self._running.seed = outer
+            self._replay = outer
 
-    def _drawn_seed(self):
-        """The seed of a new permutation, or the one that is replayed."""
-        replayed = getattr(self._running, "seed", None)
-        if replayed is not None:
-            return replayed
+    def make_replay(self):
+        """The replay that is going on, or a new one."""
+        return self._replay or Replay(self._draw_seed())
+
+    def permutation_seed(self, training):
+        """The seed of a call's permutation."""
+        if not (training and self.pattern.resamples):
+            return self.seed
+        return self._replay.seed if self._replay else self._draw_seed()
+
+    def _draw_seed(self):
         return drawing.next_permutation_seed(
             self.seed_generator, self.attention.name
         )
+
+    @property
+    def _replay(self):
+        return getattr(self._running, "replay", None)
+
+    @_replay.setter
+    def _replay(self, replay):
+        self._running.replay = replay
 
     def _validity(self, arguments):
         """Which tokens are real and which rows see something, `[B, T, 2]`.
@@ -356,10 +362,8 @@ class _Paths:
         )
 
     def _stochastic(self, call, **options):
-        pattern, swapped = self.pattern, self.swapped
-        seed = swapped.seed
-        if call.training and pattern.resamples:
-            seed = swapped._drawn_seed()
+        pattern = self.pattern
+        seed = self.swapped.permutation_seed(call.training)
         if options.get("exclude_local") and "attention_mask" in self.options:
             options["exclude_local"] = 2 * options["exclude_local"] - 1
         permutation = permutations.sample_permutation(

@@ -275,7 +275,8 @@ def logits(causal_lm, inputs):
     inputs = dict(inputs)
     if "position_ids" in causal_lm.input:  # Gemma 4
         batch_size, length = inputs["token_ids"].shape
-        inputs["position_ids"] = np.tile(np.arange(length), (batch_size, 1))
+        positions = np.arange(length, dtype="int32")
+        inputs["position_ids"] = np.tile(positions, (batch_size, 1))
     inputs = {key: ops.convert_to_tensor(x) for key, x in inputs.items()}
 
     def call(inputs):

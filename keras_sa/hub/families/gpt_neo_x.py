@@ -20,11 +20,17 @@ class GPTNeoXFamily(Family):
         return attention.dropout, attention._attn_dropout_layer.seed_generator
 
     def query_at(self, attention, query, index):
-        # KerasHub 0.32 rotates the query of a decoding step as if it stood at
-        # position 0, which is no rotation: this one is missing.
+        # KerasHub 0.32 rotates the queries of a step as if it began at
+        # position 0: what is missing is `index` for each of them.
         rotary_dim = attention.rotary_dim
-        rotated = attention.rotary_embedding_layer(
-            query[..., :rotary_dim], start_index=index
+        batch_size, length, num_heads, _ = ops.shape(query)
+        rotated = ops.reshape(
+            query[..., :rotary_dim],
+            (batch_size * length, 1, num_heads, rotary_dim),
+        )
+        rotated = attention.rotary_embedding_layer(rotated, start_index=index)
+        rotated = ops.reshape(
+            rotated, (batch_size, length, num_heads, rotary_dim)
         )
         return ops.concatenate([rotated, query[..., rotary_dim:]], axis=-1)
 
