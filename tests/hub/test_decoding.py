@@ -139,7 +139,9 @@ def test_a_step_hears_its_window_only(pattern):
 
 @pytest.mark.parametrize("pattern", TRAINING_FREE)
 @pytest.mark.parametrize("name", ["qwen3", "gemma2"])
-def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern):
+def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern, backend):
+    if name == "gemma2" and backend != "torch":
+        pytest.skip("a second family on torch, where nothing is compiled")
     model = models.build(name)
     with swap(model, pattern):
         together = generate(model, [PROMPT_LENGTH] * 3)

@@ -165,12 +165,12 @@ def test_lora_files_go_in_and_out_of_a_swapped_model(tmp_path):
     np.testing.assert_allclose(logits(swapped), expected, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize|.*The use of `x.T`:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*The use of `x.T`:UserWarning")
 def test_int8_leaves_gates_alone():
     model = models.build("llama")
     swap = hub.swap_attention(model, **GATED)
     expected = logits(model)
-    model.quantize("int8")
+    models.quantize(model)
     dtypes = {
         keras.backend.standardize_dtype(v.dtype) for v in gate_weights(swap)
     }
@@ -179,10 +179,10 @@ def test_int8_leaves_gates_alone():
     assert np.abs(logits(model) - expected).max() < 0.5 * scale
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize|.*The use of `x.T`:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*The use of `x.T`:UserWarning")
 def test_gates_and_lora_train_on_an_int8_model():
     model = models.build("llama")
-    model.quantize("int8")
+    models.quantize(model)
     swap = hub.swap_attention(model, **GATED)
     model.backbone.enable_lora(2)
     compile_model(model)

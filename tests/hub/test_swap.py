@@ -427,7 +427,9 @@ class _Decoders(keras.Model):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16", "float16"])
-def test_half_precision(dtype):
+def test_half_precision(dtype, backend):
+    if dtype == "float16" and backend == "jax":
+        pytest.skip("JAX has no float16 matrix products on CPUs")
     model = models.build("qwen3", dtype=dtype)
     expected = models.logits(model, inputs())
     for mode in ("stochastic", "small_world"):

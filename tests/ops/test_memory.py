@@ -14,32 +14,12 @@ from keras import ops
 from keras_sa import autodiff
 from keras_sa import testing
 from keras_sa.ops import dense_attention
+from tests.jax_programs import intermediates
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="only JAX shows its programs"
 )
 LENGTH, WINDOW, DIM = 2048, 16, 4
-
-
-def sub_programs(value):
-    """The programs inside a parameter of an equation."""
-    if hasattr(value, "eqns"):
-        yield value
-    elif hasattr(value, "jaxpr"):
-        yield from sub_programs(value.jaxpr)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from sub_programs(item)
-
-
-def intermediates(program):
-    """Shapes of everything that is computed, at any depth."""
-    for equation in program.eqns:
-        for variable in equation.outvars:
-            yield tuple(variable.aval.shape)
-        for value in equation.params.values():
-            for inner in sub_programs(value):
-                yield from intermediates(inner)
 
 
 def largest(function, *tensors):
