@@ -11,7 +11,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_there_are_snippets():
-    assert len(SNIPPETS) == 2
+    assert len(SNIPPETS) == 3
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)

@@ -67,9 +67,9 @@ def swap_attention(
         merge: how `"small_world"` merges its paths: `"gate"` (default): by
             gates, which are new variables and have to be trained;
             `"softmax"`: in one softmax, without parameters.
-        decode: what new tokens attend to in `generate`. `"full"`: the whole
-            cache, which suits weights that were trained with full attention;
-            `"window"`: the keys of the pattern only, at a cost that does not
+        decode: what new tokens attend to in `generate`. `"full"`: the cache,
+            as in the model itself, which suits weights that were trained with
+            full attention; `"window"`: the keys of the pattern only, at a cost that does not
             depend on the length, for models that were trained with it. The
             order of tokens is then laid over the whole cache, so that a step
             computes what the forward pass over a sequence of the cache's

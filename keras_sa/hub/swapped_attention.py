@@ -124,11 +124,24 @@ class SwappedAttention:
             mask = bound.arguments.get("attention_mask")
             return self.family.output(self._attend(query, key, value, mask))
 
-        members = {"call": call, "_compute_attention": compute_attention}
+        members = {
+            "call": call,
+            "_compute_attention": compute_attention,
+            "_compute_vllm_attention": self._refuse_vllm,
+        }
         if self.family.key_value_groups is not None:
             # Keys and values arrive as the cache holds them, not repeated.
             members[self.family.key_value_groups] = property(lambda _: 1)
         return members
+
+    def _refuse_vllm(self, *args, **kwargs):
+        """There, KerasHub goes around the attention that was swapped in."""
+        raise ValueError(
+            f"Layer {self.attention.name!r} was swapped and can't be served "
+            "through vLLM, which would compute full attention. Expected: a "
+            "model without a swap; call its `restore()`. Received: a vLLM "
+            f"context and {self.pattern}"
+        )
 
     def _call_arguments(self, arguments):
         call = self.family.call_arguments(arguments)
@@ -280,7 +293,7 @@ class SwappedAttention:
     def _attend_in_step(self, query, key, value, call):
         """New tokens that look at their neighbours in the cache."""
         pattern, length = self.pattern, key.shape[1]
-        positions = ops.arange(query.shape[1], dtype="int32")
+        positions = ops.arange(ops.shape(query)[1], dtype="int32")
         positions = positions + ops.cast(call.index, "int32")
         query = self.family.query_at(self.attention, query, call.index)
 

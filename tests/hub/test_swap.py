@@ -407,6 +407,15 @@ def test_causal_without_any_mask(name):
     assert np.abs(before[:, -2:] - after[:, -2:]).max() > 1e-3
 
 
+def test_serving_around_the_swap_is_refused():
+    """KerasHub's route to vLLM calls none of the methods that are replaced."""
+    model = models.build("llama")
+    attention = model.backbone.transformer_layers[0]._self_attention_layer
+    with hub.swap_attention(model, **SMALL):
+        with pytest.raises(ValueError, match="can't be served through vLLM"):
+            attention._compute_vllm_attention(hidden_states(), None, None)
+
+
 def test_cross_attention_is_not_causal_decoding():
     layer = keras_hub.layers.TransformerDecoder(24, 4)
     x = hidden_states()
