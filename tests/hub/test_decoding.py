@@ -1,6 +1,5 @@
 """Steps of `decode="window"`, and what `generate` does with swapped models."""
 
-import keras
 import keras_hub
 import numpy as np
 import pytest
@@ -86,9 +85,11 @@ def stepwise_logits(model, token_ids, steps):
 
 @each_pattern
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss", "gpt_neo_x", "bloom"])
-def test_steps_equal_the_forward_pass(name, pattern):
+def test_steps_equal_the_forward_pass(name, pattern, backend):
     """Logits of a prompt and of steps, against the whole sequence at once;
     several tokens in a step, and one by one."""
+    if backend != "torch" and name != "qwen3" and pattern != "small_world_gate":
+        pytest.skip("all pairs on torch, where nothing is compiled")
     model = models.build(name)
     token_ids = models.prompts([LENGTH, LENGTH], LENGTH)["token_ids"]
     everything = {
@@ -97,44 +98,38 @@ def test_steps_equal_the_forward_pass(name, pattern):
     }
     with swap(model, pattern, decode="window"):
         expected = models.logits(model, everything)
-        for steps in ([1, 1, 3], [4]):
-            received = stepwise_logits(model, token_ids, steps)
-            scale = np.abs(expected).max()
-            assert np.abs(received - expected).max() < 1e-5 * scale, steps
+        received = stepwise_logits(model, token_ids, [1, 1, 3])
+    scale = np.abs(expected).max()
+    assert np.abs(received - expected).max() < 1e-5 * scale
 
 
 @each_pattern
 def test_a_step_hears_its_window_only(pattern):
-    """What it writes into the cache elsewhere is not heard."""
+    """What is in other rows of the cache makes no difference."""
     model = models.build("llama")
+    attention = model.backbone.transformer_layers[0]._self_attention_layer
+    rng = np.random.default_rng(0)
+    last = LENGTH - 1
+    # One example as it is, and one for each row that is changed in it.
+    cache = np.repeat(rng.normal(size=(1, 2, LENGTH, 2, 4)), LENGTH, axis=0)
+    for row in range(last):
+        cache[row + 1, :, row] += 1.0
+    x = np.repeat(rng.normal(size=(1, 1, 16)), LENGTH, axis=0)
+
+    def step(x, cache):
+        mask = ops.ones((LENGTH, 1, LENGTH), "bool")
+        return attention(
+            x, attention_mask=mask, cache=cache, cache_update_index=last
+        )[0]
+
+    tensors = [ops.convert_to_tensor(t, "float32") for t in (x, cache)]
     with swap(model, pattern, decode="window"):
-        windowed = generate(model, [PROMPT_LENGTH])
-        attention = model.backbone.transformer_layers[0]._self_attention_layer
-        x = keras.random.normal((1, 1, 16), seed=1)
-        cache = keras.random.normal((1, 2, LENGTH, 2, 4), seed=2)
-        mask = ops.ones((1, 1, LENGTH), "bool")
-        index = LENGTH - 1
-
-        def heard(position):
-            changed = ops.convert_to_numpy(cache).copy()
-            changed[:, :, position] += 1.0
-            outputs = [
-                attention(
-                    x,
-                    attention_mask=mask,
-                    cache=ops.convert_to_tensor(c),
-                    cache_update_index=index,
-                )[0]
-                for c in (cache, changed)
-            ]
-            difference = outputs[0] - outputs[1]
-            return np.abs(ops.convert_to_numpy(difference)).max() > 1e-4
-
-        count = sum(heard(position) for position in range(LENGTH - 1)) + 1
+        outputs = ops.convert_to_numpy(autodiff.compile(step)(*tensors))
+    difference = np.abs(outputs[1:] - outputs[0]).max(axis=(1, 2))
+    heard = 1 + np.count_nonzero(difference > 1e-4)  # and itself
     options = PATTERNS[pattern]
     most = options["window_size"] + options.get("local_window_size", 0)
-    assert 1 <= count <= most < LENGTH
-    assert windowed.shape == (1, LENGTH)
+    assert 1 < heard <= most < LENGTH
 
 
 @pytest.mark.parametrize("pattern", TRAINING_FREE)
@@ -198,8 +193,10 @@ def samplers():
 
 
 @pytest.mark.parametrize("sampler", samplers())
-def test_samplers(sampler):
+def test_samplers(sampler, backend):
     """Beams repeat the batch between the prompt and the steps."""
+    if backend != "torch" and sampler.startswith("top"):
+        pytest.skip("on torch; here the ones that repeat the batch")
     model = models.build("llama")
 
     def tokens(**options):

@@ -161,8 +161,8 @@ def test_bad_input(arguments, message):
     [
         ("data_parallel", 4),
         ("model_parallel", 1),
-        ("model_parallel_gemma", 2),
-        ("more_devices_than_heads", 4),
+        pytest.param("model_parallel_gemma", 2, marks=pytest.mark.slow),
+        pytest.param("more_devices_than_heads", 4, marks=pytest.mark.slow),
     ],
 )
 def test_jax_devices(scenario, heads_on_a_device):
