@@ -4,12 +4,13 @@ import dataclasses
 
 import matplotlib
 import numpy as np
-from quickstart_swap import Pattern
+from quickstart_patterns import SLIDING_WINDOW
+from quickstart_patterns import describe
+from quickstart_patterns import is_random
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-SLIDING_WINDOW = "sliding window"
 SMALLEST_DIFFERENCE = 0.002  # nats per byte; less is called equal
 
 
@@ -19,7 +20,7 @@ class Result:
 
     name: str
     budget: int
-    pattern: Pattern
+    options: dict  # of `hub.swap_attention`
     visible_keys: float
     losses: list  # one for each draw of permutations
 
@@ -81,20 +82,12 @@ def comparison_table(arguments, no_context, full_loss, results):
         f"| full | | {full_keys:.1f} | {full_loss:.4f} | | |",
     ]
     for r in results:
-        spread = f"{r.spread:.4f}" if r.pattern.is_random else ""
+        spread = f"{r.spread:.4f}" if is_random(r.options) else ""
         lines.append(
-            f"| {r.name} | {describe(r.pattern)} | {r.visible_keys:.1f} | "
+            f"| {r.name} | {describe(r.options)} | {r.visible_keys:.1f} | "
             f"{r.mean:.4f} | {spread} | {r.mean - full_loss:+.4f} |"
         )
     return "\n".join(lines)
-
-
-def describe(pattern):
-    if pattern.kind == "block_routed":
-        return f"blocks of {pattern.window_size}"
-    if pattern.local_window_size is None:
-        return str(pattern.window_size)
-    return f"{pattern.local_window_size} local, {pattern.window_size} random"
 
 
 def fine_tuning_table(pairs):
@@ -108,7 +101,7 @@ def fine_tuning_table(pairs):
     ]
     for before, after in pairs:
         lines.append(
-            f"| {before.name} | {describe(before.pattern)} | "
+            f"| {before.name} | {describe(before.options)} | "
             f"{before.visible_keys:.1f} | {with_spread(before)} | "
             f"{with_spread(after)} |"
         )
@@ -116,7 +109,7 @@ def fine_tuning_table(pairs):
 
 
 def with_spread(result):
-    if not result.pattern.is_random:
+    if not is_random(result.options):
         return f"{result.mean:.4f}"
     return f"{result.mean:.4f} ± {result.spread:.4f}"
 

@@ -1,16 +1,13 @@
 """The quickstart runs from one command and writes what it promises."""
 
 import math
-import os
-import pathlib
-import re
-import subprocess
-import sys
 
-import numpy as np
 import pytest
+from example_runs import numbers_in
+from example_runs import run_example
+from example_runs import run_to_the_end
+from example_runs import table_rows
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 ATTENTIONS = (
     "none (byte frequencies)",
     "full",
@@ -23,104 +20,58 @@ ATTENTIONS = (
 )
 
 
-@pytest.fixture(scope="module")
-def text_folder(tmp_path_factory):
-    """A few files of made-up code, with names that come back."""
-    folder = tmp_path_factory.mktemp("text")
-    rng = np.random.default_rng(0)
-    words = ["window", "token", "permutation", "layer", "gate", "block"]
-    for index in range(12):
-        lines = [
-            f"def {a}_{number}({b}):\n    return {b} + {number}\n"
-            for a, b, number in zip(
-                rng.choice(words, 60),
-                rng.choice(words, 60),
-                rng.integers(0, 100, 60),
-            )
-        ]
-        (folder / f"file_{index}.py").write_text("\n".join(lines), "utf-8")
-    return folder
-
-
-def run_quickstart(text_folder, output, *options):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        ),
-    }
-    command = [
-        *(sys.executable, str(ROOT / "examples" / "quickstart.py")),
-        *("--text", str(text_folder), "--output", str(output)),
+def options_of(text_folder, output):
+    return (
+        *("--text", text_folder, "--output", output),
         *("--minutes", "0.01", "--length", "32", "--visible-keys", "6"),
         *("--permutations", "2"),
-        *options,
-    ]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True
     )
 
 
-@pytest.fixture(scope="module")
-def output(text_folder, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("output")
-    done = run_quickstart(text_folder, folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run_quickstart(text_folder, output, *options):
+    return run_to_the_end(
+        "quickstart", *options_of(text_folder, output), *options
+    )
+
+
+# One test: its run takes longest.
+def test_writes_what_it_promises(text_folder, tmp_path):
+    printed = run_quickstart(text_folder, tmp_path)
     for stage in range(1, 7):
-        assert f"[{stage}/6" in done.stdout
-    for path in folder.iterdir():
-        assert str(path) in done.stdout
-    return folder
+        assert f"[{stage}/6" in printed
+    for path in tmp_path.iterdir():
+        assert str(path) in printed
+    check_table(table_rows(tmp_path / "table.md"))
+    figure = tmp_path / "loss_against_visible_keys.png"
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert "full attention" in (tmp_path / "samples.txt").read_text("utf-8")
 
 
-def table_rows(folder):
-    lines = (folder / "table.md").read_text("utf-8").splitlines()
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lines
-        if line.startswith("|") and not line.startswith("|---")
-    ]
-    return [row for row in rows if row[0] != "attention"]
-
-
-def test_table_has_every_attention_with_finite_losses(output):
-    rows = table_rows(output)
+def check_table(rows):
     assert {row[0] for row in rows} == set(ATTENTIONS)
     assert len(rows) == len(ATTENTIONS) + 1  # the sliding window, fine-tuned
     for row in rows:
-        numbers = re.findall(r"[-+]?\d+\.\d+|nan|inf", " ".join(row[2:]))
+        numbers = numbers_in(row[2:])
         assert len(numbers) >= 2
-        assert all(math.isfinite(float(number)) for number in numbers)
-
-
-def test_visible_keys_are_near_the_budget(output):
-    for row in table_rows(output)[2:]:
-        assert abs(float(row[2]) - 6) < 1
-
-
-def test_figure_and_samples_are_written(output):
-    figure = output / "loss_against_visible_keys.png"
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert "full attention" in (output / "samples.txt").read_text("utf-8")
+        assert all(math.isfinite(number) for number in numbers)
+    for row in rows[2:]:
+        assert abs(float(row[2]) - 6) < 1  # near the budget
 
 
 def test_unusable_text_is_explained(tmp_path):
-    done = run_quickstart(tmp_path, tmp_path / "output")
+    done = run_example("quickstart", *options_of(tmp_path, tmp_path / "output"))
     assert done.returncode != 0
     assert "At least two text files" in done.stderr
 
 
 @pytest.mark.slow
-def test_same_seed_gives_the_same_table(text_folder, output, tmp_path, backend):
+def test_the_seed_decides_the_table(text_folder, tmp_path, backend):
     if backend != "jax":
         pytest.skip("Threads add in any order on torch and TensorFlow.")
-    done = run_quickstart(text_folder, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert table_rows(tmp_path) == table_rows(output)
-
-
-@pytest.mark.slow
-def test_another_seed_gives_another_table(text_folder, output, tmp_path):
-    done = run_quickstart(text_folder, tmp_path, "--seed", "1")
-    assert done.returncode == 0, done.stderr
-    assert table_rows(tmp_path) != table_rows(output)
+    tables = []
+    for run, seed in enumerate((0, 0, 1)):
+        output = tmp_path / str(run)
+        run_quickstart(text_folder, output, "--seed", seed)
+        tables.append(table_rows(output / "table.md"))
+    assert tables[0] == tables[1]
+    assert tables[0] != tables[2]

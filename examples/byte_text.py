@@ -69,8 +69,8 @@ def cut_sequences(text, num_sequences, length, rng):
     """int32 `[N, n]`: sequences that start at random places of a text."""
     if len(text) < length:
         raise SystemExit(
-            f"The text is expected to have at least --length bytes, {length} "
-            f"with the token to predict. Received: {len(text)} bytes"
+            f"The text is expected to have at least --length tokens, {length} "
+            f"with the one to predict. Received: {len(text)} tokens"
         )
     start = rng.integers(0, len(text) - length + 1, size=num_sequences)
     index = start[:, None] + np.arange(length)  # [N, n]

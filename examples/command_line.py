@@ -1,0 +1,85 @@
+"""What the command lines of the examples share.
+
+Imports no Keras: it chooses its backend when it is imported, so the command
+line comes first.
+"""
+
+import argparse
+import os
+import pathlib
+import time
+
+_START = time.monotonic()
+
+
+def make_parser(description):
+    """A parser with the arguments that every example has."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--backend",
+        default=os.environ.get("KERAS_BACKEND", "jax"),
+        choices=("jax", "torch", "tensorflow"),
+        help="default: KERAS_BACKEND, else jax",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--text",
+        type=pathlib.Path,
+        help="a folder of text files; default: Python's standard library",
+    )
+    parser.add_argument(
+        "--length", type=int, default=512, help="tokens of a sequence"
+    )
+    return parser
+
+
+def add_model_arguments(parser):
+    """The arguments of examples that take a preset or the small model."""
+    parser.add_argument(
+        "--preset",
+        help="what keras_hub.models.CausalLM.from_preset takes: a name or a "
+        "folder; default: the small model of small_model.py",
+    )
+    parser.add_argument(
+        "--dtype", help="of a model that is loaded, such as bfloat16"
+    )
+    parser.add_argument(
+        "--layers",
+        default="global",
+        choices=("global", "all"),
+        help="which to swap: those without a window of their own, or all",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=2.0,
+        help="of training the small model, roughly, on 2 CPU cores with JAX; "
+        "it sets the number of steps",
+    )
+    parser.add_argument(
+        "--small-model",
+        type=pathlib.Path,
+        default=pathlib.Path("results/small_model"),
+        help="folder that keeps the small model, so that it is trained once",
+    )
+
+
+def parse(parser):
+    """The arguments; Keras may be imported afterwards."""
+    arguments = parser.parse_args()
+    os.environ["KERAS_BACKEND"] = arguments.backend
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return arguments
+
+
+def elapsed():
+    """The time since the start as a string."""
+    minutes, seconds = divmod(int(time.monotonic() - _START), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def announce(stage, stages, what):
+    print(f"[{stage}/{stages}  {elapsed()}] {what}", flush=True)

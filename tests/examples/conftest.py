@@ -1,0 +1,29 @@
+"""What the tests of the examples share."""
+
+import sys
+
+import numpy as np
+import pytest
+from example_runs import EXAMPLES
+
+# The modules that the examples share are imported by their plain names.
+sys.path.append(str(EXAMPLES))
+
+
+@pytest.fixture(scope="session")
+def text_folder(tmp_path_factory):
+    """A few files of made-up code, with names that come back."""
+    folder = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(0)
+    words = ["window", "token", "permutation", "layer", "gate", "block"]
+    for index in range(12):
+        lines = [
+            f"def {a}_{number}({b}):\n    return {b} + {number}\n"
+            for a, b, number in zip(
+                rng.choice(words, 60),
+                rng.choice(words, 60),
+                rng.integers(0, 100, 60),
+            )
+        ]
+        (folder / f"file_{index}.py").write_text("\n".join(lines), "utf-8")
+    return folder

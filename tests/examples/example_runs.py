@@ -1,0 +1,51 @@
+"""Runs an example as a user does, and reads the tables it writes."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run_example(name, *options):
+    """A finished process of `examples/<name>.py`."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, options)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def run_to_the_end(name, *options):
+    """What `examples/<name>.py` printed, if it succeeded."""
+    done = run_example(name, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def table_rows(path):
+    """The cells of all the tables of a file, without their heads."""
+    lines = path.read_text("utf-8").splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("|") and not line.startswith("|---")
+    ]
+    return [row for row in rows if row[0] != "attention"]
+
+
+def numbers_in(row):
+    """The decimal fractions of a row's cells."""
+    found = re.findall(r"[-+]?\d+\.\d+|nan|inf", " ".join(row))
+    return [float(number) for number in found]
