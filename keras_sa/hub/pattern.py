@@ -50,8 +50,12 @@ class Pattern:
     top_k: int | None = None
 
     def __repr__(self):
-        given = {k: v for k, v in vars(self).items() if v is not None}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items())
+        options = self.options().items()
+        return ", ".join(f"{name}={value!r}" for name, value in options)
+
+    def options(self):
+        """What is not `None`, as arguments of `make_pattern`."""
+        return {k: v for k, v in vars(self).items() if v is not None}
 
     @property
     def is_random(self):

@@ -69,11 +69,12 @@ def swap_attention(
             `"softmax"`: in one softmax, without parameters.
         decode: what new tokens attend to in `generate`. `"full"`: the cache,
             as in the model itself, which suits weights that were trained with
-            full attention; `"window"`: the keys of the pattern only, at a cost that does not
-            depend on the length, for models that were trained with it. The
-            order of tokens is then laid over the whole cache, so that a step
-            computes what the forward pass over a sequence of the cache's
-            length does. Default: `"full"`; with gates, `"window"`.
+            full attention; `"window"`: the keys of the pattern only, at a
+            cost that does not depend on the length, for models that were
+            trained with it. The order of tokens is then laid over the whole
+            cache, so that a step computes what the forward pass over a
+            sequence of the cache's length does. Default: `"full"`; with
+            gates, `"window"`.
         resample: `"training"` (default): a new permutation at every training
             call, a fixed one from the seed otherwise; `"never"`: the fixed
             one.
@@ -280,11 +281,7 @@ class AttentionSwap:
     def get_config(self):
         """The arguments that make the same swap again."""
         return {
-            "pattern": {
-                name: value
-                for name, value in vars(self.pattern).items()
-                if value is not None
-            },
+            "pattern": self.pattern.options(),
             "layers": self.layers,
             "seed": self.seed,
             "gate_bias": list(self.gate_bias),
@@ -292,39 +289,45 @@ class AttentionSwap:
 
     def _install(self):
         seeds = layer_seeds(self.seed, self._backbone)
-        generation = Generation()
+        self._generation = Generation()
         for index, decoder, family in self._chosen:
-            attention = family.find_attention(decoder)
-            gate = generator = None
-            if self.pattern.has_gates:
-                gate = gates.make_gate(
-                    attention,
-                    family.num_query_heads(attention),
-                    _num_features(self._backbone),
-                    index,
-                    self.gate_bias,
-                )
-                self.gates.append(gate)
-            if self.pattern.resamples:
-                generator = keras.random.SeedGenerator(
-                    seeds[index] % 2**31, name=f"attention_permutation_{index}"
-                )
-                self._seed_generators.append(generator)
             self._swapped.append(
                 SwappedAttention(
                     decoder,
                     family,
                     self.pattern,
                     seeds[index],
-                    generation,
-                    gate,
-                    generator,
+                    self._generation,
+                    self._make_gate(index, decoder, family),
+                    self._make_seed_generator(index, seeds[index]),
                 )
             )
-        self._generation = generation
         object.__setattr__(self._backbone, _HANDLE, self)
         self._enter()
         self._refresh(variables_changed=bool(self.gates))
+
+    def _make_gate(self, index, decoder, family):
+        if not self.pattern.has_gates:
+            return None
+        attention = family.find_attention(decoder)
+        gate = gates.make_gate(
+            attention,
+            family.num_query_heads(attention),
+            self._backbone.hidden_dim,
+            index,
+            self.gate_bias,
+        )
+        self.gates.append(gate)
+        return gate
+
+    def _make_seed_generator(self, index, seed):
+        if not self.pattern.resamples:
+            return None
+        generator = keras.random.SeedGenerator(
+            seed % 2**31, name=f"attention_permutation_{index}"
+        )
+        self._seed_generators.append(generator)
+        return generator
 
     def _enter(self):
         """Puts methods and variables in place."""
@@ -397,7 +400,3 @@ def layer_seeds(seed, backbone):
     num_layers = len(backbone.transformer_layers)
     seeds = ops.convert_to_numpy(permutations.split_seed(seed, num_layers))
     return [int(s) for s in np.asarray(seeds, "int64") % 2**32]
-
-
-def _num_features(backbone):
-    return backbone.hidden_dim
