@@ -18,9 +18,9 @@ HEADER = """# Families of decoders
 
 What of `keras_sa.hub` is tested for each family of KerasHub's decoders. Made by
 `KERAS_BACKEND=torch python -m tests.hub.family_table` from the outcomes of
-`tests/hub/test_families.py`, with tiny models of random weights. The first two
-columns are tested on JAX, PyTorch and TensorFlow for every family; the others
-for every family on PyTorch, and for some of each kind on the others.
+`tests/hub/test_families.py`, with tiny models of random weights. The first
+column is tested on JAX, PyTorch and TensorFlow for every family; the others for
+every family on PyTorch, and for one of each kind on the others.
 
 - **training-free**: windows that cover everything change no logit and no
   greedy token, small windows do change logits, `restore` gives the model back

@@ -11,6 +11,7 @@ from unittest import mock
 import keras
 import keras_hub
 import numpy as np
+import pytest
 from keras import ops
 
 from keras_sa import autodiff
@@ -257,6 +258,12 @@ def quantize(causal_lm):
         # Keras names every layer that has nothing to quantize.
         warnings.filterwarnings("ignore", ".*quantize", UserWarning)
         causal_lm.quantize("int8")
+
+
+def skip_where_compiled(what):
+    """More of a kind than is needed where each costs seconds to compile."""
+    if keras.config.backend() != "torch":
+        pytest.skip(f"{what}: on torch, where nothing is compiled")
 
 
 def prompts(lengths, max_length, seed=0):

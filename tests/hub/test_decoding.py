@@ -85,11 +85,11 @@ def stepwise_logits(model, token_ids, steps):
 
 @each_pattern
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss", "gpt_neo_x", "bloom"])
-def test_steps_equal_the_forward_pass(name, pattern, backend):
+def test_steps_equal_the_forward_pass(name, pattern):
     """Logits of a prompt and of steps, against the whole sequence at once;
     several tokens in a step, and one by one."""
-    if backend != "torch" and name != "qwen3" and pattern != "small_world_gate":
-        pytest.skip("all pairs on torch, where nothing is compiled")
+    if name != "qwen3" and pattern != "small_world_gate":
+        models.skip_where_compiled("all pairs")
     model = models.build(name)
     token_ids = models.prompts([LENGTH, LENGTH], LENGTH)["token_ids"]
     everything = {
@@ -134,9 +134,9 @@ def test_a_step_hears_its_window_only(pattern):
 
 @pytest.mark.parametrize("pattern", TRAINING_FREE)
 @pytest.mark.parametrize("name", ["qwen3", "gemma2"])
-def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern, backend):
-    if name == "gemma2" and backend != "torch":
-        pytest.skip("a second family on torch, where nothing is compiled")
+def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern):
+    if name == "gemma2":
+        models.skip_where_compiled("a second family")
     model = models.build(name)
     with swap(model, pattern):
         together = generate(model, [PROMPT_LENGTH] * 3)
@@ -193,10 +193,10 @@ def samplers():
 
 
 @pytest.mark.parametrize("sampler", samplers())
-def test_samplers(sampler, backend):
+def test_samplers(sampler):
     """Beams repeat the batch between the prompt and the steps."""
-    if backend != "torch" and sampler.startswith("top"):
-        pytest.skip("on torch; here the ones that repeat the batch")
+    if sampler.startswith("top"):  # they do not repeat the batch
+        models.skip_where_compiled("all samplers")
     model = models.build("llama")
 
     def tokens(**options):

@@ -56,13 +56,12 @@ families = pytest.mark.parametrize("name", models.FAMILIES)
 
 
 def is_representative(name):
-    """All families are on torch, where nothing is compiled."""
     return keras.config.backend() == "torch" or name in REPRESENTATIVE
 
 
 def representative(name):
     if not is_representative(name):
-        pytest.skip(f"of all families on torch; here of {REPRESENTATIVE}")
+        models.skip_where_compiled("all families")
 
 
 @functools.lru_cache(maxsize=1)
@@ -108,14 +107,14 @@ def test_covering_windows_change_nothing(name):
     labels = (
         COVERING
         if is_representative(name)
-        else ("stochastic", "small_world_softmax", "block_routed")
+        else ("small_world_softmax", "block_routed")
     )
     for label in labels:
         options = COVERING[label]
         with swap(model, name, **{"mode": label, **options}):
             received = models.logits(model, inputs())
             assert largest_difference(logits, received) < ROUNDING, label
-            if label == "stochastic":
+            if label == "small_world_softmax":
                 np.testing.assert_array_equal(generate(model), tokens)
     np.testing.assert_array_equal(models.logits(model, inputs()), logits)
 
@@ -144,6 +143,7 @@ def test_a_prompt_generates_the_same_alone_and_with_more_room(name):
 @capability("window decode")
 def test_window_decoding_is_the_forward_pass(name):
     """Token for token: each generated one is the best by the forward pass."""
+    representative(name)
     model = models.build(name, **full_attention(name))
     with hub.swap_attention(model, **SMALL, decode="window", layers="all"):
         tokens = generate(model)

@@ -128,6 +128,8 @@ def test_resampling_trains_and_repeats():
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_lora(order):
+    if order == "before":
+        models.skip_where_compiled("the other order")
     model = models.build("llama")
     if order == "before":
         model.backbone.enable_lora(2)
@@ -193,6 +195,8 @@ def test_gates_and_lora_train_on_an_int8_model():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
 def test_half_precision(dtype):
+    if dtype == "bfloat16":
+        models.skip_where_compiled("other dtypes")
     model = models.build("llama", dtype=dtype)
     swap = hub.swap_attention(model, **GATED)
     compile_model(model)
@@ -242,27 +246,17 @@ def test_rematerialization_replays_the_permutation(backend):
 def test_dropout_of_the_attention_weights():
     """GPT-2 drops weights in training; so does what stands in for it."""
     model = models.build("gpt2", dropout=0.5)
-    x = {
-        k: ops.convert_to_tensor(v)
-        for k, v in models.prompts([LENGTH] * 2, LENGTH).items()
-    }
-    layer = model.backbone.transformer_layers[0]
-    attention = layer._self_attention_layer
-    states = ops.convert_to_tensor(
+    attention = model.backbone.transformer_layers[0]._self_attention_layer
+    x = ops.convert_to_tensor(
         np.random.default_rng(0).normal(size=(2, LENGTH, 16)), "float32"
     )
+
+    def run(training):
+        return ops.convert_to_numpy(attention(x, x, training=training))
+
     with hub.swap_attention(model, "sliding_window", window_size=LENGTH):
-        quiet = [
-            ops.convert_to_numpy(attention(states, states, training=False))
-            for _ in range(2)
-        ]
-        loud = [
-            ops.convert_to_numpy(attention(states, states, training=True))
-            for _ in range(2)
-        ]
-    np.testing.assert_array_equal(*quiet)
-    assert np.abs(loud[0] - loud[1]).max() > 1e-3
-    assert x["token_ids"].shape == (2, LENGTH)
+        np.testing.assert_array_equal(run(False), run(False))
+        assert np.abs(run(True) - run(True)).max() > 1e-3
 
 
 def test_only_gated_models_have_gates_to_train():
@@ -288,6 +282,7 @@ def test_a_backbone_trains_in_a_model_of_ones_own():
 
 
 def test_a_backbone_trains_inside_a_model_of_ones_own():
+    models.skip_where_compiled("the other way to build it")
     backbone = models.build("gemma").backbone
     swap = hub.swap_attention(backbone, **GATED)
     hidden = backbone(backbone.input)
