@@ -55,7 +55,7 @@ def save_to_preset(model, preset_dir, **kwargs):
     folder = pathlib.Path(preset_dir)
     config = {
         "keras_sa": _version.__version__,
-        "model": _class_name(model),
+        "model": type(model).__name__,
         "swap": swap.get_config(),
     }
     (folder / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
@@ -160,7 +160,3 @@ def _swap_of(model):
             f"Received: {model!r}, not swapped"
         )
     return swap
-
-
-def _class_name(model):
-    return type(model).__name__

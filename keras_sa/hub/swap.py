@@ -386,7 +386,7 @@ class AttentionSwap:
 
     def _refresh(self, variables_changed):
         """Makes the change take effect at once."""
-        for model in {id(m): m for m in (self.model, self._backbone)}.values():
+        for model in self._models():
             for name in _COMPILED:
                 if getattr(model, name, None) is not None:
                     setattr(model, name, None)
