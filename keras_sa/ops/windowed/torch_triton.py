@@ -1,0 +1,33 @@
+"""Windowed attention through the Triton kernels, on torch."""
+
+from keras import ops
+
+from keras_sa.ops.windowed import triton_launch
+
+
+def why_not(arguments):
+    objection = triton_launch.why_not(arguments)
+    if objection is not None:
+        return objection
+    from keras_sa.ops import torch_devices
+
+    device = arguments.query.device
+    return torch_devices.why_no_triton(device.type, device.index)
+
+
+def forward(arguments):
+    from keras_sa.ops.windowed import torch_triton_ops
+
+    a = arguments
+    sinks = None if a.sinks is None else ops.cast(a.sinks, "float32")
+    order = triton_launch.order_of(a)
+    problem = triton_launch.problem_of(a, order)
+    output, lse = torch_triton_ops.windowed_attention(
+        a.query.contiguous(),
+        a.key.contiguous(),
+        a.value.contiguous(),
+        None if order is None else order.contiguous(),
+        sinks,
+        *torch_triton_ops.settings_of(problem),
+    )
+    return (output, lse) if a.return_lse else output

@@ -1,0 +1,247 @@
+"""The Triton kernels as operators of torch, with gradients.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D` head
+dim, `E` value head dim.
+"""
+
+import torch
+from torch import Tensor
+
+from keras_sa.ops.windowed import triton_kernels
+from keras_sa.ops.windowed import triton_launch
+
+# How the settings of a problem stand in the schema of an operator.
+_NO_SOFT_CAP, _NO_EXCLUSION = 0.0, -1
+
+
+def settings_of(problem):
+    """The arguments of the operators that are not tensors."""
+    p = problem
+    return (
+        p.left,
+        p.right,
+        p.block_size,
+        p.causal,
+        *(p.exclude_local or (_NO_EXCLUSION, _NO_EXCLUSION)),
+        p.scale,
+        p.logit_soft_cap or _NO_SOFT_CAP,
+    )
+
+
+def _problem(query, key, value, order, has_sinks, settings):
+    """The `triton_launch.Problem` of an operator's arguments."""
+    left, right, block_size, causal, *exclude_local, scale, soft_cap = settings
+    batch_size, length, num_heads, head_dim = query.shape
+    is_excluding = exclude_local[0] != _NO_EXCLUSION
+    return triton_launch.Problem(
+        batch_size=batch_size,
+        length=length,
+        num_heads=num_heads,
+        num_key_value_heads=key.shape[2],
+        head_dim=head_dim,
+        value_dim=value.shape[3],
+        itemsize=query.element_size(),
+        left=left,
+        right=right,
+        block_size=block_size,
+        causal=causal,
+        exclude_local=tuple(exclude_local) if is_excluding else None,
+        scale=scale,
+        logit_soft_cap=None if soft_cap == _NO_SOFT_CAP else soft_cap,
+        order_shape=None if order is None else tuple(order.shape),
+        has_sinks=has_sinks,
+    )
+
+
+def _run(kernel, launch, *arguments):
+    if launch.grid[0] == 0:
+        return
+    with torch.cuda.device_of(arguments[0]):
+        kernel[launch.grid](
+            *arguments,
+            **launch.constants,
+            num_warps=launch.num_warps,
+            num_stages=launch.num_stages,
+        )
+
+
+@torch.library.custom_op("keras_sa::windowed_attention", mutates_args=())
+def windowed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    order: Tensor | None,
+    sinks: Tensor | None,
+    left: int,
+    right: int,
+    block_size: int,
+    causal: bool,
+    exclude_left: int,
+    exclude_right: int,
+    scale: float,
+    logit_soft_cap: float,
+) -> tuple[Tensor, Tensor]:
+    """Output `[B, n, H, E]` and log-sum-exp `[B, n, H]`, float32.
+
+    Args:
+        query: `[B, n, H, D]`, contiguous as all tensors.
+        key: `[B, n, K, D]`.
+        value: `[B, n, K, E]`.
+        order: int32 `[B or 1, K or 1, n]`; see `triton_launch.order_of`.
+        sinks: float32 `[H]` or `None`.
+        Others: see `triton_launch.Problem`; `exclude_left=-1` excludes
+            nothing, `logit_soft_cap=0` caps nothing.
+    """
+    problem = _problem(
+        query,
+        key,
+        value,
+        order,
+        sinks is not None,
+        (
+            left,
+            right,
+            block_size,
+            causal,
+            exclude_left,
+            exclude_right,
+            scale,
+            logit_soft_cap,
+        ),
+    )
+    output, lse = _like_outputs(query, value)
+    _run(
+        triton_kernels.forward_kernel,
+        triton_launch.forward(problem),
+        query,
+        key,
+        value,
+        query if order is None else order,
+        query if sinks is None else sinks,
+        *problem.scalars,
+        output,
+        lse,
+    )
+    return output, lse
+
+
+def _like_outputs(query, value):
+    batch_size, length, num_heads, _ = query.shape
+    output = value.new_empty((batch_size, length, num_heads, value.shape[3]))
+    lse = query.new_empty((batch_size, length, num_heads), dtype=torch.float32)
+    return output, lse
+
+
+@windowed_attention.register_fake
+def _(query, key, value, order, sinks, *settings):
+    return _like_outputs(query, value)
+
+
+@torch.library.custom_op(
+    "keras_sa::windowed_attention_gradients", mutates_args=()
+)
+def windowed_attention_gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    order: Tensor | None,
+    output: Tensor,
+    lse: Tensor,
+    output_gradient: Tensor,
+    lse_gradient: Tensor | None,
+    left: int,
+    right: int,
+    block_size: int,
+    causal: bool,
+    exclude_left: int,
+    exclude_right: int,
+    scale: float,
+    logit_soft_cap: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, and `delta` `[B, n, H]`: a row's
+    `output . output_gradient - lse_gradient`."""
+    problem = _problem(
+        query,
+        key,
+        value,
+        order,
+        False,
+        (
+            left,
+            right,
+            block_size,
+            causal,
+            exclude_left,
+            exclude_right,
+            scale,
+            logit_soft_cap,
+        ),
+    )
+    gradients = [torch.empty_like(x) for x in (query, key, value)]
+    delta = torch.empty_like(lse)
+    inputs = (query, key, value, query if order is None else order)
+    _run(
+        triton_kernels.query_gradient_kernel,
+        triton_launch.query_gradient(problem, lse_gradient is not None),
+        *inputs,
+        output,
+        lse,
+        output_gradient,
+        lse if lse_gradient is None else lse_gradient,
+        *problem.scalars,
+        gradients[0],
+        delta,
+    )
+    _run(
+        triton_kernels.key_value_gradient_kernel,
+        triton_launch.key_value_gradient(problem),
+        *inputs,
+        lse,
+        output_gradient,
+        delta,
+        *problem.scalars,
+        *gradients[1:],
+    )
+    return *gradients, delta
+
+
+@windowed_attention_gradients.register_fake
+def _(query, key, value, order, output, lse, *others):
+    return (*(torch.empty_like(x) for x in (query, key, value, lse)),)
+
+
+def _save(ctx, inputs, output):
+    query, key, value, order, sinks, *settings = inputs
+    ctx.save_for_backward(query, key, value, order, sinks, *output)
+    ctx.settings = settings
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, output_gradient, lse_gradient):
+    query, key, value, order, sinks, output, lse = ctx.saved_tensors
+    none = (None,) * len(ctx.settings)
+    if output_gradient is None and lse_gradient is None:
+        return None, None, None, None, None, *none
+    if output_gradient is None:
+        output_gradient = torch.zeros_like(output)
+    *gradients, delta = windowed_attention_gradients(
+        query,
+        key,
+        value,
+        order,
+        output,
+        lse,
+        output_gradient.contiguous(),
+        None if lse_gradient is None else lse_gradient.contiguous(),
+        *ctx.settings,
+    )
+    if sinks is None:
+        return *gradients, None, None, *none
+    # A sink has a weight and no value: its score's gradient is the weight
+    # times `0 - delta`. Padding has no sink.
+    weight = torch.exp(sinks - lse).where(torch.isfinite(lse), 0.0)
+    sinks_gradient = -(weight * delta).sum(dim=(0, 1))
+    return *gradients, None, sinks_gradient, *none
+
+
+windowed_attention.register_autograd(_backward, setup_context=_save)
