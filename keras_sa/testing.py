@@ -653,13 +653,14 @@ def assert_case(case, implementation, dtype):
     """Value and gradients of one implementation agree with the oracle."""
     inputs = make_inputs(case, dtype)
     with_lse = implementation != "native_block"
-    run = _case_runner(case, implementation, dtype, with_lse)
+    run = case_runner(case, implementation, dtype, with_lse)
     exact, single = references(case, dtype, with_lse)
     scale = max(np.abs(x).max() for x in inputs.differentiable.values())
     assert_close_to_oracle(run(inputs, dtype), exact, single, dtype, scale)
 
 
-def _case_runner(case, implementation, dtype, with_lse):
+def case_runner(case, implementation, dtype, with_lse=True):
+    """A `Runner` of the case's op."""
     inputs = make_inputs(case, dtype)
 
     def attend(**tensors):

@@ -60,6 +60,7 @@ def attention_alone(arguments, backbone, length):
     from keras_sa import autodiff
     from keras_sa.hub import decoding
     from keras_sa.hub.generation import draw_order
+    from keras_sa.ops.neighbors.api import neighbor_attention
 
     attention = backbone.transformer_layers[0]._self_attention_layer
     heads, dim = arguments.heads, arguments.head_dim
@@ -78,7 +79,7 @@ def attention_alone(arguments, backbone, length):
         )
 
     def attend(query, key, value, neighbors):
-        return decoding.attend_to(query, key, value, neighbors, scale=dim**-0.5)
+        return neighbor_attention(query, key, value, neighbors, scale=dim**-0.5)
 
     def sliding(query, key, value, index):
         neighbors = decoding.local_neighbors(

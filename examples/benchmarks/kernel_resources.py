@@ -27,6 +27,7 @@ from keras_sa.ops.windowed import triton_launch
 KERNELS = ("forward", "query_gradient", "key_value_gradient", "decode")
 CAPABILITIES = (80, 90)
 TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+SCALARS = ("length", "left", "right", "block_size", "num_new", "num_neighbors")
 # What every program must stay below: threads of 8 warps share 65,536
 # registers, and a consumer GPU (sm_86, sm_89) has 99 KiB of shared memory.
 MAX_REGISTERS, MAX_SHARED_MEMORY = 255, 99 * 1024
@@ -44,7 +45,7 @@ class Resources:
     warp_products: int
 
 
-def make_problem(head_dim, dtype, **changes):
+def make_problem(head_dim, dtype, capability, **changes):
     """A causal stochastic window with grouped heads: the usual case."""
     arguments = {
         "batch_size": 1,
@@ -63,6 +64,7 @@ def make_problem(head_dim, dtype, **changes):
         "logit_soft_cap": None,
         "order_shape": (1, 1, 4096),
         "has_sinks": False,
+        "capability": capability,
     }
     return triton_launch.Problem(**{**arguments, **changes})
 
@@ -75,8 +77,8 @@ def launch_of(kernel, problem):
     return getattr(triton_launch, kernel)(problem)
 
 
-def compile_kernel(kernel, problem, dtype, capability):
-    """Compiles one kernel for one kind of GPU; returns `Resources`."""
+def compile_kernel(kernel, problem, dtype):
+    """Compiles one kernel for the GPU of a problem; returns `Resources`."""
     launch = launch_of(kernel, problem)
     function = getattr(triton_kernels, f"{kernel}_kernel")
     signature, attributes = {}, {}
@@ -86,7 +88,7 @@ def compile_kernel(kernel, problem, dtype, capability):
             attributes[(place,)] = [["tt.divisibility", 16]]
     compiled = triton.compile(
         ASTSource(function, signature, launch.constants, attributes),
-        target=GPUTarget("cuda", capability, 32),
+        target=GPUTarget("cuda", problem.capability, 32),
         options={
             "num_warps": launch.num_warps,
             "num_stages": launch.num_stages,
@@ -102,14 +104,7 @@ def argument_type(name, constants, dtype):
         return "*fp32"
     if name in ("order", "neighbors"):
         return "*i32"
-    if name.startswith("num_") or name in (
-        "length",
-        "left",
-        "right",
-        "block_size",
-        "order_example_stride",
-        "order_head_stride",
-    ):
+    if name in SCALARS or name.endswith("_stride"):
         return "i32"
     return "*" + TRITON_NAMES[dtype]
 
@@ -169,9 +164,9 @@ def main():
         arguments.dims,
         arguments.capabilities,
     ):
-        problem = make_problem(dim, dtype)
+        problem = make_problem(dim, dtype, capability)
         launch = launch_of(kernel, problem)
-        r = compile_kernel(kernel, problem, dtype, capability)
+        r = compile_kernel(kernel, problem, dtype)
         tile = f"{launch.constants['R']} x {launch.constants['C']}"
         print(
             f"| {kernel} | {dtype} | {dim} | {capability} | {tile} |"

@@ -25,6 +25,7 @@ from keras_sa.hub.rematerialization import Replay
 from keras_sa.layers import drawing
 from keras_sa.ops import _softmax
 from keras_sa.ops import permutation as permutations
+from keras_sa.ops.neighbors.api import neighbor_attention
 from keras_sa.ops.stochastic_attention import attend_in_order
 
 
@@ -298,7 +299,7 @@ class SwappedAttention:
         query = self.family.query_at(self.attention, query, call.index)
 
         def attend(*neighbors):
-            return decoding.attend_to(
+            return neighbor_attention(
                 query,
                 key,
                 value,

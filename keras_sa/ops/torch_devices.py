@@ -4,7 +4,7 @@ import importlib.util
 
 import torch
 
-_OLDEST_CAPABILITY = (8, 0)  # bfloat16 and asynchronous copies
+_OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
 
 
 @torch.compiler.assume_constant_result
@@ -24,13 +24,29 @@ def why_no_triton(device_type, device_index):
             "`triton` needs tensors on an NVIDIA GPU; these are on "
             f"{device_type!r}."
         )
-    capability = torch.cuda.get_device_capability(device_index)
-    if capability < _OLDEST_CAPABILITY:
+    found = capability(torch.device(device_type, device_index))
+    if found < _OLDEST_CAPABILITY:
         return (
             "`triton` needs a GPU of compute capability 8.0 or newer; this one"
-            f" has {capability[0]}.{capability[1]}."
+            f" has {found / 10}."
         )
     return None
+
+
+def need_gradients(*tensors):
+    """Whether autograd will ask for a gradient through some of the tensors."""
+    return torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in tensors
+    )
+
+
+def capability(device):
+    """Compute capability of a GPU, 80 for 8.0, and of anything else, where
+    kernels are interpreted."""
+    if device.type != "cuda":
+        return _OLDEST_CAPABILITY
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
 def _is_interpreted():

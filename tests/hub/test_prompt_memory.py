@@ -7,6 +7,7 @@ from keras import ops
 from keras_sa import hub
 from keras_sa.hub import decoding
 from keras_sa.hub.generation import draw_order
+from keras_sa.ops.neighbors.api import neighbor_attention
 from tests.hub import models
 from tests.jax_programs import intermediates
 
@@ -80,7 +81,7 @@ def test_a_step_reads_its_window_whatever_the_cache():
         neighbors = decoding.stochastic_neighbors(
             positions, order, 16, "window"
         )
-        return decoding.attend_to(query, key, value, neighbors, scale=1.0)
+        return neighbor_attention(query, key, value, neighbors, scale=1.0)
 
     index = ops.convert_to_tensor(LENGTH - 1, "int32")
     shapes = shapes_of(step, query, cache, cache, index, *order)

@@ -12,21 +12,24 @@ from keras import ops
 
 from keras_sa.ops import _dispatch
 from keras_sa.ops import _validation
+from keras_sa.ops.windowed import jax_triton
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import torch_triton
 
-_NATIVE_FIRST = {"native_block": native_block, "portable": portable}
-_TORCH = {
-    "native_block": native_block,
-    "triton": torch_triton,
-    "portable": portable,
-}
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
-    "jax": _NATIVE_FIRST,
-    "torch": _TORCH,
-    "tensorflow": _NATIVE_FIRST,
+    "jax": {
+        "native_block": native_block,
+        "triton": jax_triton,
+        "portable": portable,
+    },
+    "torch": {
+        "native_block": native_block,
+        "triton": torch_triton,
+        "portable": portable,
+    },
+    "tensorflow": {"native_block": native_block, "portable": portable},
 }
 NEIGHBORHOODS = ("window", "block")
 

@@ -21,13 +21,12 @@ def forward(arguments):
     a = arguments
     sinks = None if a.sinks is None else ops.cast(a.sinks, "float32")
     order = triton_launch.order_of(a)
-    problem = triton_launch.problem_of(a, order)
     output, lse = torch_triton_ops.windowed_attention(
         a.query.contiguous(),
         a.key.contiguous(),
         a.value.contiguous(),
         None if order is None else order.contiguous(),
         sinks,
-        *torch_triton_ops.settings_of(problem),
+        *torch_triton_ops.settings_of(a),
     )
     return (output, lse) if a.return_lse else output

@@ -7,6 +7,7 @@ dim, `E` value head dim.
 import torch
 from torch import Tensor
 
+from keras_sa.ops import torch_devices
 from keras_sa.ops.windowed import triton_kernels
 from keras_sa.ops.windowed import triton_launch
 
@@ -14,17 +15,17 @@ from keras_sa.ops.windowed import triton_launch
 _NO_SOFT_CAP, _NO_EXCLUSION = 0.0, -1
 
 
-def settings_of(problem):
-    """The arguments of the operators that are not tensors."""
-    p = problem
+def settings_of(arguments):
+    """The arguments of the operators that are not tensors; see `api`."""
+    a = arguments
     return (
-        p.left,
-        p.right,
-        p.block_size,
-        p.causal,
-        *(p.exclude_local or (_NO_EXCLUSION, _NO_EXCLUSION)),
-        p.scale,
-        p.logit_soft_cap or _NO_SOFT_CAP,
+        a.left,
+        a.right,
+        a.window_size if a.neighborhood == "block" else 0,
+        a.causal,
+        *(a.exclude_local or (_NO_EXCLUSION, _NO_EXCLUSION)),
+        float(a.scale),
+        float(a.logit_soft_cap or _NO_SOFT_CAP),
     )
 
 
@@ -50,6 +51,7 @@ def _problem(query, key, value, order, has_sinks, settings):
         logit_soft_cap=None if soft_cap == _NO_SOFT_CAP else soft_cap,
         order_shape=None if order is None else tuple(order.shape),
         has_sinks=has_sinks,
+        capability=torch_devices.capability(query.device),
     )
 
 
@@ -245,3 +247,62 @@ def _backward(ctx, output_gradient, lse_gradient):
 
 
 windowed_attention.register_autograd(_backward, setup_context=_save)
+
+
+@torch.library.custom_op("keras_sa::neighbor_attention", mutates_args=())
+def neighbor_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    neighbors: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    logit_soft_cap: float,
+) -> Tensor:
+    """New tokens `[B, T, H, D]` attend to rows of a cache; no gradients.
+
+    Args:
+        query: `[B, T, H, D]`, contiguous.
+        key: `[B, S, K, D]`; each example is contiguous.
+        value: `[B, S, K, E]`; each example is contiguous.
+        neighbors: int32 `[T, m]`, contiguous: rows of the cache; -1 for none.
+        sinks: float32 `[H]` or `None`.
+        scale: factor on the scores.
+        logit_soft_cap: `c` of `c * tanh(score / c)`; 0 caps nothing.
+
+    Returns:
+        `[B, T, H, E]`.
+    """
+    problem = triton_launch.decode_problem(
+        query,
+        key,
+        value,
+        scale,
+        None if logit_soft_cap == _NO_SOFT_CAP else logit_soft_cap,
+        sinks is not None,
+        torch_devices.capability(query.device),
+    )
+    output = _like_step(query, value)
+    _run(
+        triton_kernels.decode_kernel,
+        triton_launch.decode(problem, query.shape[1]),
+        query,
+        key,
+        value,
+        neighbors,
+        query if sinks is None else sinks,
+        *neighbors.shape,
+        key.stride(0),
+        value.stride(0),
+        output,
+    )
+    return output
+
+
+def _like_step(query, value):
+    return value.new_empty((*query.shape[:3], value.shape[3]))
+
+
+@neighbor_attention.register_fake
+def _(query, key, value, neighbors, sinks, scale, logit_soft_cap):
+    return _like_step(query, value)

@@ -561,8 +561,9 @@ def decode_kernel(
     neighbors,  # int32 [T, m]: rows of the cache, -1 for none
     sinks,  # [H] float32
     num_new,  # T
-    num_rows,  # S
     num_neighbors,  # m
+    key_example_stride,
+    value_example_stride,
     output,  # [B, T, H, E]
     H: tl.constexpr,
     K: tl.constexpr,
@@ -583,8 +584,8 @@ def decode_kernel(
     kv_head = tl.program_id(0) % K
     token = tl.program_id(0) // K % num_new
     example = (tl.program_id(0) // K // num_new).to(tl.int64)
-    key += example * num_rows * (K * D) + kv_head * D
-    value += example * num_rows * (K * E) + kv_head * E
+    key += example * key_example_stride + kv_head * D
+    value += example * value_example_stride + kv_head * E
     in_group = tl.arange(0, R)
     # A group's heads are rows of one token: `[G, D]`.
     rows = tl.where(in_group < G, in_group, -1)

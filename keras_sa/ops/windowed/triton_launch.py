@@ -80,6 +80,10 @@ CONFIGURATIONS = {
     ("decode", 4, 256): Configuration(16, 16, 4, 2),
 }
 
+# What differs on compute capability 9.0, which has more shared memory and
+# wants 64 rows of a warp group in a product.
+HOPPER = {}
+
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
@@ -102,6 +106,7 @@ class Problem:
         logit_soft_cap: `c` of `c * tanh(score / c)`, or `None`.
         order_shape: shape of the order `[B or 1, K or 1, n]`, or `None`.
         has_sinks: whether there are attention sinks.
+        capability: compute capability of the GPU, 80 for 8.0.
     """
 
     batch_size: int
@@ -120,6 +125,7 @@ class Problem:
     logit_soft_cap: float | None
     order_shape: tuple | None
     has_sinks: bool
+    capability: int
 
     @property
     def scalars(self):
@@ -135,31 +141,37 @@ class Problem:
 
 
 def why_not(arguments):
-    """What the kernels cannot do, on every backend; see `api`."""
+    """What the kernels of `windowed` cannot do, on every backend."""
+    if arguments.attention_mask is not None:
+        return "`triton` has no attention_mask."
+    if arguments.dropout:
+        return "`triton` has no dropout."
+    return why_not_rows(arguments)
+
+
+def why_not_rows(arguments):
+    """What no kernel can do with query, key, value and their scores."""
     a = arguments
     dtypes = [
         keras.backend.standardize_dtype(x.dtype)
         for x in (a.query, a.key, a.value)
     ]
+    if dtypes[0] not in _ITEMSIZES or len(set(dtypes)) > 1:
+        return (
+            "`triton` needs query, key and value of one dtype of "
+            f"{tuple(_ITEMSIZES)}; these are {tuple(dtypes)}."
+        )
     largest = max(a.query.shape[3], a.value.shape[3])
-    objections = {
-        "attention_mask": a.attention_mask is not None,
-        "dropout": bool(a.dropout),
-        "a scale that is a tensor": not isinstance(a.scale, (int, float)),
-        "a soft cap that is a tensor": not isinstance(
-            a.logit_soft_cap, (int, float, type(None))
-        ),
-        f"head dims above {LARGEST_DIM}": largest > LARGEST_DIM,
-        f"{dtypes[0]}": dtypes[0] not in _ITEMSIZES,
-        "query, key and value of different dtypes": len(set(dtypes)) > 1,
-    }
-    for name, is_wanted in objections.items():
-        if is_wanted:
-            return f"`triton` has no {name}."
+    if largest > LARGEST_DIM:
+        return f"`triton` has no head dims above {LARGEST_DIM}."
+    if not isinstance(a.scale, (int, float)):
+        return "`triton` has no scale that is a tensor."
+    if not isinstance(a.logit_soft_cap, (int, float, type(None))):
+        return "`triton` has no soft cap that is a tensor."
     return None
 
 
-def problem_of(arguments, order):
+def problem_of(arguments, order, capability):
     """The `Problem` of checked arguments; `order` as `order_of` gives it."""
     a = arguments
     batch_size, length, num_heads, head_dim = a.query.shape
@@ -180,6 +192,7 @@ def problem_of(arguments, order):
         logit_soft_cap=a.logit_soft_cap,
         order_shape=None if order is None else tuple(order.shape),
         has_sinks=a.sinks is not None,
+        capability=capability,
     )
 
 
@@ -210,12 +223,14 @@ class Launch:
         constants: its `tl.constexpr` arguments, by name.
         num_warps: warps of a program.
         num_stages: steps whose loads are in flight.
+        capability: compute capability of the GPU, 80 for 8.0.
     """
 
     grid: tuple
     constants: dict
     num_warps: int
     num_stages: int
+    capability: int
 
 
 def forward(problem):
@@ -253,11 +268,44 @@ def _launch(kernel, problem, **flags):
         },
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,
+        capability=p.capability,
+    )
+
+
+def decode_problem(
+    query, key, value, scale, logit_soft_cap, has_sinks, capability
+):
+    """The `Problem` of a decoding step: its length is the cache's.
+
+    Args:
+        query: `[B, T, H, D]`.
+        key: `[B, S, K, D]`.
+        value: `[B, S, K, E]`.
+        Others: as in `Problem`.
+    """
+    return Problem(
+        batch_size=query.shape[0],
+        length=key.shape[1],
+        num_heads=query.shape[2],
+        num_key_value_heads=key.shape[2],
+        head_dim=query.shape[3],
+        value_dim=value.shape[3],
+        itemsize=_ITEMSIZES[keras.backend.standardize_dtype(query.dtype)],
+        left=0,
+        right=0,
+        block_size=0,
+        causal=True,
+        exclude_local=None,
+        scale=float(scale),
+        logit_soft_cap=logit_soft_cap,
+        order_shape=None,
+        has_sinks=has_sinks,
+        capability=capability,
     )
 
 
 def decode(problem, num_new):
-    """The decoding kernel; `problem.length` counts the rows of the cache."""
+    """The decoding kernel for `T` new tokens."""
     p = problem
     chosen = configuration("decode", p)
     group = p.num_heads // p.num_key_value_heads
@@ -271,6 +319,7 @@ def decode(problem, num_new):
         },
         num_warps=chosen.num_warps,
         num_stages=chosen.num_stages,
+        capability=p.capability,
     )
 
 
@@ -298,7 +347,9 @@ def _shape_constants(problem):
 def configuration(kernel, problem):
     """The row of the table for a kernel and a problem."""
     dim = max(padded(problem.head_dim), padded(problem.value_dim))
-    return CONFIGURATIONS[kernel, problem.itemsize, dim]
+    row = (kernel, problem.itemsize, dim)
+    table = HOPPER if problem.capability == 90 else {}
+    return table.get(row, CONFIGURATIONS[row])
 
 
 def padded(size):

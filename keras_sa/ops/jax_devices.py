@@ -1,0 +1,35 @@
+"""What only JAX can tell about its devices."""
+
+import importlib.util
+
+import jax
+
+_OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
+
+
+def why_no_triton():
+    """Why Triton kernels cannot run here, or `None`."""
+    device = jax.devices()[0]
+    if device.platform != "gpu" or not hasattr(device, "compute_capability"):
+        return (
+            "`triton` needs an NVIDIA GPU; JAX runs on "
+            f"{device.platform!r} ({device.device_kind})."
+        )
+    for package in ("triton", "jax_triton"):
+        if importlib.util.find_spec(package) is None:
+            return (
+                f"`triton` needs the package {package!r}: "
+                "`pip install 'keras_sa[jax-gpu]'`."
+            )
+    if capability() < _OLDEST_CAPABILITY:
+        return (
+            "`triton` needs a GPU of compute capability 8.0 or newer; this one"
+            f" has {capability() / 10}."
+        )
+    return None
+
+
+def capability():
+    """Compute capability of the GPU, 80 for 8.0."""
+    major, minor = jax.devices()[0].compute_capability.split(".")
+    return 10 * int(major) + int(minor)

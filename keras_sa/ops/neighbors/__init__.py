@@ -1,0 +1,1 @@
+"""Attention to a list of neighbours, in several implementations."""

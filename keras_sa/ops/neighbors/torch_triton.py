@@ -1,0 +1,39 @@
+"""Attention to neighbours through the Triton kernel, on torch."""
+
+from keras import ops
+
+from keras_sa.ops.windowed import triton_launch
+
+
+def why_not(arguments):
+    from keras_sa.ops import torch_devices
+
+    a = arguments
+    if a.alibi_slopes is not None:
+        return "`triton` has no alibi_slopes."
+    if torch_devices.need_gradients(a.query, a.key, a.value, a.sinks):
+        return "`triton` has no gradients of attention to neighbours."
+    device = a.query.device
+    return triton_launch.why_not_rows(a) or torch_devices.why_no_triton(
+        device.type, device.index
+    )
+
+
+def forward(arguments):
+    from keras_sa.ops.windowed import torch_triton_ops
+
+    a = arguments
+    return torch_triton_ops.neighbor_attention(
+        a.query.contiguous(),
+        _contiguous_examples(a.key),
+        _contiguous_examples(a.value),
+        ops.cast(a.neighbors, "int32").contiguous(),
+        None if a.sinks is None else ops.cast(a.sinks, "float32"),
+        float(a.scale),
+        float(a.logit_soft_cap or 0.0),
+    )
+
+
+def _contiguous_examples(cache):
+    """A part of a larger cache stays where it is: a copy would be O(S)."""
+    return cache if cache[0].is_contiguous() else cache.contiguous()
