@@ -104,7 +104,7 @@ def argument_type(name, constants, dtype):
         return "*fp32"
     if name in ("order", "neighbors"):
         return "*i32"
-    if name in SCALARS or name.endswith("_stride"):
+    if name in SCALARS or name.endswith(("_stride", "_per_example")):
         return "i32"
     return "*" + TRITON_NAMES[dtype]
 

@@ -5,11 +5,16 @@ process of their own: `tests/run.py` starts it.
 """
 
 import os
+import threading
 
 import numpy as np
 import pytest
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
+# The interpreter keeps its state in globals; devices call from their threads.
+ONE_AT_A_TIME = threading.Lock()
+# Two devices of JAX, read when it first uses one.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 
 def pytest_collection_modifyitems(items):
@@ -70,3 +75,67 @@ def small_tiles(monkeypatch):
     table = dict.fromkeys(triton_launch.CONFIGURATIONS, smallest)
     monkeypatch.setattr(triton_launch, "CONFIGURATIONS", table)
     monkeypatch.setattr(triton_launch, "HOPPER", {})
+
+
+@pytest.fixture(autouse=True)
+def calls_of_jax(monkeypatch):
+    """On JAX, a call of a kernel becomes a callback into the interpreter."""
+    import keras
+
+    if not INTERPRETS or keras.config.backend() != "jax":
+        return
+    from keras_sa.ops import jax_devices
+    from keras_sa.ops.windowed import jax_triton_calls
+
+    monkeypatch.setattr(jax_devices, "why_no_triton", lambda: None)
+    monkeypatch.setattr(jax_devices, "capability", lambda: 80)
+    monkeypatch.setattr(
+        jax_triton_calls.jax_triton, "triton_call", call_interpreter
+    )
+
+
+def call_interpreter(
+    *arguments,
+    kernel,
+    out_shape,
+    grid,
+    num_warps,
+    num_stages,
+    compute_capability,
+    **constants,
+):
+    """What `jax_triton.triton_call` does, by the interpreter."""
+    import jax
+
+    inputs = [x for x in arguments if hasattr(x, "shape")]
+    scalars = arguments[len(inputs) :]
+    assert not any(hasattr(x, "shape") for x in scalars)
+
+    def run(*inputs):
+        inputs = [to_torch(x) for x in inputs]
+        outputs = [to_torch(np.zeros(x.shape, x.dtype)) for x in out_shape]
+        for output in outputs:
+            output.fill_(float("nan"))
+        with ONE_AT_A_TIME:
+            kernel[grid](*inputs, *scalars, *outputs, **constants)
+        return tuple(to_numpy(x, y.dtype) for x, y in zip(outputs, out_shape))
+
+    return jax.pure_callback(run, tuple(out_shape), *inputs)
+
+
+def to_torch(array):
+    """A copy; bfloat16, which numpy has not, by its bits."""
+    import torch
+
+    array = np.array(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_numpy(tensor, dtype):
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(dtype)
+    return tensor.numpy()

@@ -99,7 +99,11 @@ def assert_accurate(case, dtype):
         assert error <= of_gradients, name
 
 
-@pytest.mark.parametrize("case", CASES + EXTRA, ids=str)
+# On JAX the same kernels run: a few cases show that they are called rightly.
+ALL = CASES if keras.config.backend() == "torch" else SEVERAL_TILES
+
+
+@pytest.mark.parametrize("case", ALL + EXTRA, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_value_and_gradients(case, dtype):
     assert_accurate(case, dtype)
@@ -110,6 +114,9 @@ def test_float16(case):
     assert_accurate(case, "float16")
 
 
+@pytest.mark.skipif(
+    keras.config.backend() == "jax", reason="the kernels are those of torch"
+)
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("case", SEVERAL_TILES + EXTRA, ids=str)
 def test_many_tiles(case):

@@ -24,16 +24,11 @@ def forward(arguments):
 
     a = arguments
     return torch_triton_ops.neighbor_attention(
-        a.query.contiguous(),
-        _contiguous_examples(a.key),
-        _contiguous_examples(a.value),
-        ops.cast(a.neighbors, "int32").contiguous(),
+        a.query,
+        a.key,
+        a.value,
+        ops.cast(a.neighbors, "int32"),
         None if a.sinks is None else ops.cast(a.sinks, "float32"),
         float(a.scale),
         float(a.logit_soft_cap or 0.0),
     )
-
-
-def _contiguous_examples(cache):
-    """A part of a larger cache stays where it is: a copy would be O(S)."""
-    return cache if cache[0].is_contiguous() else cache.contiguous()

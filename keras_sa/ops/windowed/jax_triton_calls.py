@@ -9,7 +9,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import jax_triton
-import numpy as np
 
 from keras_sa.ops.windowed import triton_kernels
 from keras_sa.ops.windowed import triton_launch
@@ -104,11 +103,10 @@ def neighbor_attention(problem, query, key, value, neighbors, sinks):
         `[B, T, H, E]`.
     """
     shape = (*query.shape[:3], value.shape[3])
-    strides = (np.prod(x.shape[1:], dtype=int).item() for x in (key, value))
     (output,) = _call(
         triton_kernels.decode_kernel,
         triton_launch.decode(problem, query.shape[1]),
-        (*neighbors.shape, *strides),
+        (*neighbors.shape, key.shape[1], value.shape[1]),
         (jax.ShapeDtypeStruct(shape, value.dtype),),
         query,
         key,
@@ -158,9 +156,15 @@ def _call(kernel, launch, scalars, out_shapes, *inputs):
 def _vary_like(inputs, outputs):
     """Inside `jax.shard_map`, says that outputs vary over the mesh axes that
     some input varies over; a kernel's outputs do not know it."""
-    axes = frozenset().union(
-        *(getattr(jax.typeof(x), "vma", frozenset()) for x in inputs)
-    )
+    axes = tuple(frozenset().union(*map(_varying_axes, inputs)))
     if not axes:
         return outputs
-    return tuple(jax.lax.pcast(x, tuple(axes), to="varying") for x in outputs)
+    return tuple(jax.lax.pcast(x, axes, to="varying") for x in outputs)
+
+
+def _varying_axes(x):
+    """The mesh axes that `x` varies over inside `jax.shard_map`."""
+    aval = jax.typeof(x)
+    if hasattr(aval, "vma"):  # until JAX 0.9
+        return aval.vma
+    return aval.manual_axis_type.varying

@@ -20,12 +20,11 @@ def forward(arguments):
 
     a = arguments
     sinks = None if a.sinks is None else ops.cast(a.sinks, "float32")
-    order = triton_launch.order_of(a)
     output, lse = torch_triton_ops.windowed_attention(
-        a.query.contiguous(),
-        a.key.contiguous(),
-        a.value.contiguous(),
-        None if order is None else order.contiguous(),
+        a.query,
+        a.key,
+        a.value,
+        triton_launch.order_of(a),
         sinks,
         *torch_triton_ops.settings_of(a),
     )

@@ -67,6 +67,10 @@ def _run(kernel, launch, *arguments):
         )
 
 
+def _contiguous(*tensors):
+    return [x if x is None else x.contiguous() for x in tensors]
+
+
 @torch.library.custom_op("keras_sa::windowed_attention", mutates_args=())
 def windowed_attention(
     query: Tensor,
@@ -86,7 +90,7 @@ def windowed_attention(
     """Output `[B, n, H, E]` and log-sum-exp `[B, n, H]`, float32.
 
     Args:
-        query: `[B, n, H, D]`, contiguous as all tensors.
+        query: `[B, n, H, D]`.
         key: `[B, n, K, D]`.
         value: `[B, n, K, E]`.
         order: int32 `[B or 1, K or 1, n]`; see `triton_launch.order_of`.
@@ -94,6 +98,9 @@ def windowed_attention(
         Others: see `triton_launch.Problem`; `exclude_left=-1` excludes
             nothing, `logit_soft_cap=0` caps nothing.
     """
+    query, key, value, order, sinks = _contiguous(
+        query, key, value, order, sinks
+    )
     problem = _problem(
         query,
         key,
@@ -162,6 +169,10 @@ def windowed_attention_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, and `delta` `[B, n, H]`: a row's
     `output . output_gradient - lse_gradient`."""
+    query, key, value, order, output, lse = _contiguous(
+        query, key, value, order, output, lse
+    )
+    output_gradient, lse_gradient = _contiguous(output_gradient, lse_gradient)
     problem = _problem(
         query,
         key,
@@ -179,8 +190,7 @@ def windowed_attention_gradients(
             logit_soft_cap,
         ),
     )
-    gradients = [torch.empty_like(x) for x in (query, key, value)]
-    delta = torch.empty_like(lse)
+    *gradients, delta = _like_inputs(query, key, value, lse)
     inputs = (query, key, value, query if order is None else order)
     _run(
         triton_kernels.query_gradient_kernel,
@@ -207,9 +217,13 @@ def windowed_attention_gradients(
     return *gradients, delta
 
 
+def _like_inputs(*tensors):
+    return tuple(x.new_empty(x.shape) for x in tensors)
+
+
 @windowed_attention_gradients.register_fake
 def _(query, key, value, order, output, lse, *others):
-    return (*(torch.empty_like(x) for x in (query, key, value, lse)),)
+    return _like_inputs(query, key, value, lse)
 
 
 def _save(ctx, inputs, output):
@@ -233,8 +247,8 @@ def _backward(ctx, output_gradient, lse_gradient):
         order,
         output,
         lse,
-        output_gradient.contiguous(),
-        None if lse_gradient is None else lse_gradient.contiguous(),
+        output_gradient,
+        lse_gradient,
         *ctx.settings,
     )
     if sinks is None:
@@ -262,10 +276,10 @@ def neighbor_attention(
     """New tokens `[B, T, H, D]` attend to rows of a cache; no gradients.
 
     Args:
-        query: `[B, T, H, D]`, contiguous.
-        key: `[B, S, K, D]`; each example is contiguous.
-        value: `[B, S, K, E]`; each example is contiguous.
-        neighbors: int32 `[T, m]`, contiguous: rows of the cache; -1 for none.
+        query: `[B, T, H, D]`.
+        key: `[B, S, K, D]`.
+        value: `[B, S, K, E]`.
+        neighbors: int32 `[T, m]`: rows of the cache; -1 for none.
         sinks: float32 `[H]` or `None`.
         scale: factor on the scores.
         logit_soft_cap: `c` of `c * tanh(score / c)`; 0 caps nothing.
@@ -273,6 +287,8 @@ def neighbor_attention(
     Returns:
         `[B, T, H, E]`.
     """
+    query, neighbors, sinks = _contiguous(query, neighbors, sinks)
+    key, value = _whole_rows(key), _whole_rows(value)
     problem = triton_launch.decode_problem(
         query,
         key,
@@ -292,11 +308,22 @@ def neighbor_attention(
         neighbors,
         query if sinks is None else sinks,
         *neighbors.shape,
-        key.stride(0),
-        value.stride(0),
+        key.stride(0) // key.stride(1),
+        value.stride(0) // value.stride(1),
         output,
     )
     return output
+
+
+def _whole_rows(cache):
+    """A cache `[B, S, K, D]` as the kernel reads it: examples are any number
+    of rows apart. A part of a larger cache stays where it is, for a copy
+    would be O(S)."""
+    strides = torch.empty(cache.shape, device="meta").stride()
+    is_row_major = cache.stride()[1:] == strides[1:]
+    if is_row_major and cache.stride(0) % strides[1] == 0:
+        return cache
+    return cache.contiguous()
 
 
 def _like_step(query, value):

@@ -562,8 +562,8 @@ def decode_kernel(
     sinks,  # [H] float32
     num_new,  # T
     num_neighbors,  # m
-    key_example_stride,
-    value_example_stride,
+    key_rows_per_example,  # S, or more in a part of a larger cache
+    value_rows_per_example,
     output,  # [B, T, H, E]
     H: tl.constexpr,
     K: tl.constexpr,
@@ -584,8 +584,8 @@ def decode_kernel(
     kv_head = tl.program_id(0) % K
     token = tl.program_id(0) // K % num_new
     example = (tl.program_id(0) // K // num_new).to(tl.int64)
-    key += example * key_example_stride + kv_head * D
-    value += example * value_example_stride + kv_head * E
+    key += example * key_rows_per_example * (K * D) + kv_head * D
+    value += example * value_rows_per_example * (K * E) + kv_head * E
     in_group = tl.arange(0, R)
     # A group's heads are rows of one token: `[G, D]`.
     rows = tl.where(in_group < G, in_group, -1)
