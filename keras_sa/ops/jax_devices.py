@@ -4,6 +4,8 @@ import importlib.util
 
 import jax
 
+from keras_sa.ops import triton_loading
+
 _OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
 
 
@@ -26,6 +28,7 @@ def why_no_triton():
             "`triton` needs a GPU of compute capability 8.0 or newer; this one"
             f" has {capability() / 10}."
         )
+    triton_loading.load()
     return None
 
 

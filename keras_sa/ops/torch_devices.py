@@ -1,8 +1,8 @@
 """What only torch can tell about its devices."""
 
-import importlib.util
-
 import torch
+
+from keras_sa.ops import triton_loading
 
 _OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
 
@@ -15,7 +15,7 @@ def why_no_triton(device_type, device_index):
         device_type: as in `torch.device.type`.
         device_index: as in `torch.device.index`.
     """
-    if importlib.util.find_spec("triton") is None:
+    if not triton_loading.is_installed():
         return "`triton` is not installed: `pip install triton`."
     if _is_interpreted():
         return None
@@ -51,10 +51,7 @@ def capability(device):
 
 def _is_interpreted():
     """Whether Triton runs kernels in its interpreter, on any device."""
+    triton_loading.load()
     import triton
 
-    from keras_sa.ops.windowed import triton_kernels
-
-    return not isinstance(
-        triton_kernels.forward_kernel, triton.runtime.JITFunction
-    )
+    return triton.knobs.runtime.interpret

@@ -1,13 +1,17 @@
 """Ahead-of-time compilation of every row of the table of tile sizes."""
 
+import importlib
+
 import keras
 import pytest
 
+from keras_sa.ops import triton_loading
 from keras_sa.ops.windowed import triton_launch
 
-pytest.importorskip("triton", reason="Triton is not installed")
-
-from benchmarks import kernel_resources
+if not triton_loading.is_installed():
+    pytest.skip("Triton is not installed", allow_module_level=True)
+triton_loading.load()
+kernel_resources = importlib.import_module("benchmarks.kernel_resources")
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch",

@@ -8,6 +8,8 @@ from keras_sa.ops.windowed import triton_launch
 def why_not(arguments):
     from keras_sa.ops import jax_devices
 
+    if not all(isinstance(size, int) for size in arguments.query.shape):
+        return "`triton` needs known sizes."
     return triton_launch.why_not(arguments) or jax_devices.why_no_triton()
 
 
