@@ -14,6 +14,7 @@ from keras_sa.ops import _dispatch
 from keras_sa.ops import _validation
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import torch_flex
 from keras_sa.ops.windowed import torch_triton
 
 _NATIVE_FIRST = {"native_block": native_block, "portable": portable}
@@ -21,6 +22,8 @@ _TORCH = {
     "native_block": native_block,
     "triton": torch_triton,
     "portable": portable,
+    # `portable` takes everything: what stands after it runs by name only.
+    "flex": torch_flex,
 }
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
