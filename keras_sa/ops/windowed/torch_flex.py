@@ -18,7 +18,11 @@ _SMALLEST_DIM_ON_GPU = 16
 
 
 def why_not(arguments):
+    from torch.nn.attention import flex_attention
+
     a = arguments
+    if not hasattr(flex_attention, "AuxRequest"):
+        return "`flex` needs a newer torch, with FlexAttention's AuxRequest."
     dtypes = [
         keras.backend.standardize_dtype(x.dtype)
         for x in (a.query, a.key, a.value)
