@@ -50,8 +50,8 @@ def test_the_most_blocks_of_a_call(torch_sdpa, shape, most):
     import torch
 
     assert torch_sdpa.most_blocks(torch.empty(shape, device="meta")) == most
-    # There is no grid on a CPU.
-    assert torch_sdpa.most_blocks(torch.empty((10, 1, 1, 1))) is None
+    cpu = torch.empty((10, 1, 1, 1), device="cpu")  # which has no grid
+    assert torch_sdpa.most_blocks(cpu) is None
 
 
 def test_no_copies(torch_sdpa, monkeypatch):
@@ -68,7 +68,7 @@ def test_no_copies(torch_sdpa, monkeypatch):
         torch.nn.functional, "scaled_dot_product_attention", record
     )
     shapes = [(6, 16, 8, 4), (6, 16, 2, 4), (6, 16, 2, 4)]
-    tensors = [torch.randn(shape, device="cpu") for shape in shapes]
+    tensors = [keras.random.normal(x, dtype="bfloat16") for x in shapes]
     torch_sdpa.attend(*tensors, None, scale=0.5, causal=True)
     for given, taken in zip(tensors, seen):
         assert given.data_ptr() == taken.data_ptr()
