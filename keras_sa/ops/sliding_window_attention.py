@@ -45,8 +45,9 @@ def sliding_window_attention(
         return_lse: whether to return the log-sum-exp of the scores as well.
         dropout: rate of dropout on the attention weights.
         seed: `keras.random.SeedGenerator` or int for the dropout.
-        implementation: `None` for the best one for the backend, or a name
-            ("portable"). A named one never falls back.
+        implementation: `None` for the best one for the backend, or a name:
+            "portable"; on torch also "triton" (NVIDIA GPUs) and "flex"
+            (FlexAttention, by name only). A named one never falls back.
 
     Returns:
         `[B, n, H, E]` in the dtype of `value`; with `return_lse` also

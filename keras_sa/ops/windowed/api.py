@@ -15,6 +15,7 @@ from keras_sa.ops import _validation
 from keras_sa.ops.windowed import jax_triton
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import torch_flex
 from keras_sa.ops.windowed import torch_triton
 
 # In order of preference, per Keras backend.
@@ -28,6 +29,8 @@ IMPLEMENTATIONS = {
         "native_block": native_block,
         "triton": torch_triton,
         "portable": portable,
+        # `portable` takes everything: what stands after it runs by name only.
+        "flex": torch_flex,
     },
     "tensorflow": {"native_block": native_block, "portable": portable},
 }

@@ -31,13 +31,13 @@ def why_not(arguments):
     for name, is_wanted in wanted.items():
         if is_wanted:
             return (
-                f"`native_block` has no {name}: it runs "
-                "`keras.ops.dot_product_attention` on whole blocks."
+                f"`native_block` has no {name}: it runs the backend's own "
+                "attention on whole blocks."
             )
     if keras.backend.standardize_dtype(a.query.dtype) == "float64":
         return (
-            "`native_block` has no float64: "
-            "`keras.ops.dot_product_attention` may compute it in float32."
+            "`native_block` has no float64: the backend's own attention may "
+            "compute it in float32."
         )
     if keras.config.backend() == "jax":
         return _why_not_on_jax(arguments)
@@ -71,18 +71,13 @@ def forward(arguments):
     query, key, value = (
         _blocks(x, order, heads, arguments) for x in (a.query, a.key, a.value)
     )
-    if key.shape[2] == 1 < query.shape[2]:  # TensorFlow does not broadcast it
-        key, value = (
-            ops.repeat(x, query.shape[2], axis=2) for x in (key, value)
-        )
-    output = ops.dot_product_attention(
+    output = _attend(
         query,
         key,
         value,
-        mask=_visible_keys(arguments, order, heads),
+        _visible_keys(arguments, order, heads),
         scale=a.scale,
-        is_causal=a.causal,
-        flash_attention=_flash_attention(),
+        causal=a.causal,
     )
     output = ops.cast(output, a.value.dtype)
     inverse = permutations.invert_permutation(order)[..., :length]
@@ -95,10 +90,21 @@ def forward(arguments):
     return permutations.zero_padding(output, a.padding_mask)
 
 
-def _flash_attention():
-    """On torch, `False` leaves the choice of kernel to torch itself; asking
-    Keras to choose breaks the graph of `torch.compile`."""
-    return False if keras.config.backend() == "torch" else None
+def _attend(query, key, value, visible, *, scale, causal):
+    """Attention within blocks `[N, w, H, D]` by the backend's own kernel."""
+    if keras.config.backend() == "torch":
+        from keras_sa.ops.windowed import torch_sdpa
+
+        return torch_sdpa.attend(
+            query, key, value, visible, scale=scale, causal=causal
+        )
+    if key.shape[2] == 1 < query.shape[2]:  # TensorFlow does not broadcast it
+        key, value = (
+            ops.repeat(x, query.shape[2], axis=2) for x in (key, value)
+        )
+    return ops.dot_product_attention(
+        query, key, value, mask=visible, scale=scale, is_causal=causal
+    )
 
 
 def _blocks(x, order, heads, arguments):
