@@ -419,7 +419,9 @@ def main():
     parser.add_argument("--head-dims", type=int, nargs="+", default=HEAD_DIMS)
     arguments = parser.parse_args()
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    print_counts([(n, d) for d in arguments.head_dims for n in arguments.lengths])
+    print_counts(
+        [(n, d) for d in arguments.head_dims for n in arguments.lengths]
+    )
 
 
 if __name__ == "__main__":
