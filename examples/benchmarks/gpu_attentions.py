@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.attention.flex_attention import flex_attention
 
 FLEX_BLOCK = 128
-SAMPLED_ROWS, ROWS_CHECKED_WHOLE = 64, 2048
+SAMPLED_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +75,14 @@ class Attention:
     Attributes:
         function: of query, key and value.
         parts: `(weight, visibility)` of the attentions whose sum it is.
+        has_backward: whether there are gradients.
         is_compiled_once: its forward pass is timed as it was compiled, ready
             for gradients; leaving them out would compile it again.
     """
 
     function: Callable
     parts: tuple
+    has_backward: bool = True
     is_compiled_once: bool = False
 
 
@@ -253,7 +255,7 @@ def _flex(all_):
     inverse = torch.argsort(order)
     block_mask = band_mask(all_.shape, order)
     compiled = flex_attention
-    if not all_.is_rehearsal:  # compiled, it has no backward on a CPU
+    if not all_.is_rehearsal:
         torch._dynamo.reset()  # one compilation per length, and room for all
         compiled = torch.compile(flex_attention, dynamic=False)
     is_grouped = all_.shape.heads != all_.shape.kv_heads
@@ -268,7 +270,12 @@ def _flex(all_):
         )
         return output.transpose(1, 2).index_select(1, inverse)
 
-    return Attention(attend, ((1, all_.visible()),), is_compiled_once=True)
+    return Attention(
+        attend,
+        ((1, all_.visible()),),
+        has_backward=not all_.is_rehearsal,  # none on a CPU
+        is_compiled_once=not all_.is_rehearsal,
+    )
 
 
 def band_mask(shape, order):
@@ -355,16 +362,17 @@ def with_gradients(function):
     return run
 
 
-def check(attention, inputs):
-    """Relative errors of an attention, by name: some rows of the output, or,
-    at lengths that allow it, everything and the gradients.
+def check(attention, inputs, is_whole):
+    """Relative errors of an attention, by name.
 
     Args:
         attention: `Attention`.
-        inputs: query, key and value that require gradients.
+        inputs: query, key and value; require gradients if it has them.
+        is_whole: whether to check everything and the gradients, or some rows
+            of the output.
     """
     length = inputs[0].shape[1]
-    if length > ROWS_CHECKED_WHOLE:
+    if not (is_whole and attention.has_backward):
         generator = torch.Generator().manual_seed(length)
         rows = torch.randperm(length, generator=generator)[:SAMPLED_ROWS]
         rows = rows.to(inputs[0].device)

@@ -164,7 +164,7 @@ def run_section(report, budget, device, is_rehearsal):
     """Runs all tasks and prints them as they end; returns them by name."""
     dtypes = REHEARSED_DTYPES if is_rehearsal else DTYPES
     tasks = [f"{name}:{d}" for d in dtypes for name in all_cases(is_rehearsal)]
-    done = {}
+    done = report["tasks"] = {}
     print("| case | dtype | " + " | ".join(_COLUMNS) + " | |")
     print("|---" * (3 + len(_COLUMNS)) + "|", flush=True)
     for _ in range(ROUNDS):
@@ -175,7 +175,6 @@ def run_section(report, budget, device, is_rehearsal):
         if task not in done:
             budget.skipped.append(f"numerics of {task}")
     failed = sorted(t for t, result in done.items() if not result["passed"])
-    report["tasks"] = done
     report["failed"] = failed
     print(f"\n{len(done)} of {len(tasks)} checked, {len(failed)} failed:")
     print("\n".join(failed) or "none", flush=True)

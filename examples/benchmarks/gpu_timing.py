@@ -6,7 +6,9 @@ import time
 
 import torch
 
-MIN_REPEATS, MAX_REPEATS = 20, 50
+# More calls than these would not fit into the queue of launches, and the GPU
+# would wait for Python.
+REPEATS = 20
 # Calls longer than this are repeated less often.
 LONG_CALL_SECONDS, LONG_REPEATS = 0.05, 5
 WARM_UPS = 3
@@ -72,7 +74,7 @@ class Stopwatch:
             inputs: list of tuples of tensors, together larger than the L2
                 cache; see `rotation`.
         """
-        for index in range(1 if self.is_rehearsal else WARM_UPS):
+        for index in range(0 if self.is_rehearsal else WARM_UPS):
             function(*inputs[index % len(inputs)])
         self.wait()
         start = time.perf_counter()
@@ -86,10 +88,8 @@ class Stopwatch:
 
     def _repeats(self, seconds):
         if self.is_rehearsal:
-            return 2
-        if seconds > LONG_CALL_SECONDS:
-            return LONG_REPEATS
-        return max(MIN_REPEATS, min(MAX_REPEATS, int(0.1 / seconds)))
+            return 1
+        return LONG_REPEATS if seconds > LONG_CALL_SECONDS else REPEATS
 
     def _events(self, function, inputs, repeats, host):
         events = [torch.cuda.Event(enable_timing=True)]
