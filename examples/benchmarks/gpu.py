@@ -57,10 +57,20 @@ class Run:
         self.options = options
         self.is_rehearsal = options.rehearse
         self.start = time.monotonic()
-        self.report = {"sections": {}, "failures": {}, "skipped": []}
+        self.report = {
+            "sections": self._earlier(),
+            "failures": {},
+            "skipped": [],
+        }
         self.has_gpu = False
         self.device = "cpu"
-        self.capability = 90
+
+    def _earlier(self):
+        """Of some sections only, the figures join those of an earlier run."""
+        path = self.options.output
+        if set(self.options.sections) == set(SECTIONS) or not path.exists():
+            return {}
+        return json.loads(path.read_text("utf-8"))["sections"]
 
     def section(self, name):
         """The figures of a section, filled so far."""
@@ -96,10 +106,13 @@ def parse_arguments():
         "--budget-seconds",
         type=float,
         default=420,
-        help="what is not measured by then is listed as skipped",
+        help="of the whole run; what is not measured by then is listed",
     )
     parser.add_argument(
-        "--output", type=pathlib.Path, default=pathlib.Path("results/gpu.json")
+        "--output",
+        type=pathlib.Path,
+        help="default: results/gpu.json, or results/gpu_rehearsal.json. "
+        "Some\nsections alone add to what the file holds",
     )
     parser.add_argument(
         "--rehearse",
@@ -107,7 +120,11 @@ def parse_arguments():
         help="the whole script in Triton's interpreter, with tiny shapes; "
         "its times mean nothing",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.output is None:
+        name = "gpu_rehearsal.json" if options.rehearse else "gpu.json"
+        options.output = pathlib.Path("results", name)
+    return options
 
 
 def prepare(options):
@@ -120,16 +137,13 @@ def prepare(options):
 
 
 def find_device(run):
-    """Looks for a GPU; the counts of the roofline do without torch."""
+    """Looks for a GPU, unless all that is wanted does without."""
     if run.is_rehearsal or set(run.options.sections) <= {"roofline", "paper"}:
         return
     import torch
 
     run.has_gpu = torch.cuda.is_available()
-    if run.has_gpu:
-        run.device = "cuda"
-        major, minor = torch.cuda.get_device_capability()
-        run.capability = 10 * major + minor
+    run.device = "cuda" if run.has_gpu else "cpu"
 
 
 def environment(run):
@@ -153,6 +167,7 @@ def describe_gpu(report):
 
     properties = torch.cuda.get_device_properties(0)
     report["card"] = properties.name
+    report["capability"] = 10 * properties.major + properties.minor
     report["multiprocessors"] = properties.multi_processor_count
     report["memory GiB"] = round(properties.total_memory / 2**30, 1)
     report["L2 MiB"] = round(getattr(properties, "L2_cache_size", 0) / 2**20)
@@ -232,9 +247,8 @@ def roofline(run):
     if "flops" in measured:
         import gpu_report
 
-        rows = gpu_report.roofline(
-            run.section("timings"), measured, run.capability
-        )
+        capability = run.section("environment").get("capability", 90)
+        rows = gpu_report.roofline(run.section("timings"), measured, capability)
         run.section("roofline")["rows"] = rows
         gpu_report.print_roofline(rows)
 
@@ -259,6 +273,7 @@ def run_section(run, name):
     """Runs one section; a failure is printed and noted."""
     elapsed = time.monotonic() - run.start
     print(f"\n## {name} ({elapsed:.0f} s)\n", flush=True)
+    run.report["sections"][name] = {}
     try:
         globals()[name](run)
     except Exception:

@@ -62,6 +62,8 @@ def run_section(report, budget, stopwatch, device, is_rehearsal):
                     all_, name, trusted, budget, stopwatch
                 )
         print_shape(shape, result["attentions"])
+        if stopwatch.is_cuda:
+            torch.cuda.empty_cache()
 
 
 def time_one(all_, name, trusted, budget, stopwatch):
