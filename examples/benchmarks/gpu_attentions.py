@@ -249,6 +249,21 @@ def _full(backend):
     return make
 
 
+class Permute(torch.autograd.Function):
+    """Tokens in another order. Both directions are a gather: the gradient of
+    torch's own `index_select` would add with atomics, and slow the rivals."""
+
+    @staticmethod
+    def forward(ctx, x, order, inverse):
+        ctx.save_for_backward(order, inverse)
+        return x.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        order, inverse = ctx.saved_tensors
+        return gradient.index_select(1, inverse), None, None
+
+
 def _flex(all_):
     """The same mask through FlexAttention: permute, attend, un-permute."""
     order = all_.permutation
@@ -262,13 +277,13 @@ def _flex(all_):
 
     def attend(query, key, value):
         query, key, value = (
-            x.index_select(1, order).transpose(1, 2)
+            Permute.apply(x, order, inverse).transpose(1, 2)
             for x in (query, key, value)
         )
         output = compiled(
             query, key, value, block_mask=block_mask, enable_gqa=is_grouped
         )
-        return output.transpose(1, 2).index_select(1, inverse)
+        return Permute.apply(output.transpose(1, 2), inverse, order)
 
     return Attention(
         attend,
@@ -314,9 +329,9 @@ def _unfused(all_):
 
     def attend(query, key, value):
         query, key, value = (
-            x.index_select(1, order) for x in (query, key, value)
+            Permute.apply(x, order, inverse) for x in (query, key, value)
         )
-        return window(query, key, value).index_select(1, inverse)
+        return Permute.apply(window(query, key, value), inverse, order)
 
     return Attention(attend, ((1, all_.visible(causal=False)),))
 
