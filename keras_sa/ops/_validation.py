@@ -227,15 +227,28 @@ def _check_is_permutation(values):
 
 
 def concrete(x):
-    """The value as a numpy array, or `None` while a framework traces."""
+    """The value as a numpy array; `None` while a framework traces, and for a
+    tensor on an accelerator, which would stall until it is copied."""
     if keras.config.backend() == "torch":
         from keras_sa.ops import torch_tracing
 
         if torch_tracing.is_tracing():
             return None
+    if _is_on_accelerator(x):
+        return None
     try:
         return keras.ops.convert_to_numpy(x)
     # A JAX tracer raises a TypeError, a tensor of a TensorFlow graph a
     # NotImplementedError.
     except (TypeError, NotImplementedError):
         return None
+
+
+def _is_on_accelerator(x):
+    """Of what is no tensor, and of a tracer of JAX, `False`."""
+    device = getattr(x, "device", None)
+    if device is None or keras.config.backend() == "tensorflow":
+        return device is not None and "CPU" not in device.upper()
+    if keras.config.backend() == "torch":
+        return getattr(device, "type", device) != "cpu"
+    return getattr(device, "platform", "cpu") != "cpu"

@@ -76,7 +76,7 @@ def stochastic_attention(
 
     Raises:
         ValueError: if a shape, dtype or argument is not as above, or if a
-            concrete `permutation` does not hold every position once.
+            `permutation` in host memory does not hold every position once.
 
     Example:
 

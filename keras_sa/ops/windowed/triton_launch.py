@@ -109,7 +109,8 @@ class Problem:
         logit_soft_cap: `c` of `c * tanh(score / c)`, or `None`.
         order_shape: shape of the order `[B or 1, K or 1, n]`, or `None`.
         has_sinks: whether there are attention sinks.
-        capability: compute capability of the GPU, 80 for 8.0.
+        capability: compute capability of the GPU, 80 for 8.0; a newer one
+            may have tiles of its own.
     """
 
     batch_size: int
@@ -128,7 +129,7 @@ class Problem:
     logit_soft_cap: float | None
     order_shape: tuple | None
     has_sinks: bool
-    capability: int
+    capability: int = 80
 
     @property
     def scalars(self):
@@ -174,7 +175,7 @@ def why_not_rows(arguments):
     return None
 
 
-def problem_of(arguments, order, capability):
+def problem_of(arguments, order, capability=80):
     """The `Problem` of checked arguments; `order` as `order_of` gives it."""
     a = arguments
     batch_size, length, num_heads, head_dim = a.query.shape
