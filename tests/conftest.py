@@ -1,6 +1,12 @@
 """Settings that must stand before Keras is imported."""
 
+import importlib.util
 import os
+
+# Before TensorFlow, whose LLVM it would call and crash; torch imports it too:
+# https://github.com/tensorflow/tensorflow/issues/124205
+if importlib.util.find_spec("triton") is not None:
+    import triton  # noqa: F401
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The tests compile many small functions and run each once.

@@ -36,7 +36,8 @@ def run(program):
 
 def test_triton_loads_and_compiles_after_tensorflow():
     result = run(
-        "import tensorflow\n"
+        # Not torch after TensorFlow: torch's own import of Triton crashes.
+        "import keras, tensorflow\n"
         "from keras_sa.ops import triton_loading\n"
         "triton_loading.load()\n" + COMPILE
     )
