@@ -4,7 +4,7 @@ import pytest
 
 from keras_sa import testing
 
-IMPLEMENTATIONS = ("portable", "native_block")
+IMPLEMENTATIONS = ("portable", "native_block", "xla")
 RUNS = [
     pytest.param(
         case, implementation, dtype, id=f"{case}-{implementation}-{dtype}"

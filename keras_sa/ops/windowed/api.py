@@ -14,13 +14,18 @@ from keras_sa.ops import _dispatch
 from keras_sa.ops import _validation
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import tensorflow_xla
 
 _NATIVE_FIRST = {"native_block": native_block, "portable": portable}
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
     "jax": _NATIVE_FIRST,
     "torch": _NATIVE_FIRST,
-    "tensorflow": _NATIVE_FIRST,
+    "tensorflow": {
+        "native_block": native_block,
+        "xla": tensorflow_xla,
+        "portable": portable,
+    },
 }
 NEIGHBORHOODS = ("window", "block")
 
