@@ -46,7 +46,7 @@ def sliding_window_attention(
         dropout: rate of dropout on the attention weights.
         seed: `keras.random.SeedGenerator` or int for the dropout.
         implementation: `None` for the best one for the backend, or a name
-            ("portable"). A named one never falls back.
+            ("portable"; "xla" on TensorFlow). A named one never falls back.
 
     Returns:
         `[B, n, H, E]` in the dtype of `value`; with `return_lse` also

@@ -64,7 +64,8 @@ def stochastic_attention(
         dropout: rate of dropout on the attention weights.
         seed: `keras.random.SeedGenerator` or int for the dropout.
         implementation: `None` for the best one for the backend, or a name
-            ("portable", "native_block"). A named one never falls back.
+            ("portable", "native_block"; "xla" on TensorFlow). A named one
+            never falls back.
 
     Returns:
         `[B, n, H, E]` in the original order and the dtype of `value`; with

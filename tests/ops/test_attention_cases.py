@@ -3,6 +3,7 @@
 import pytest
 
 from keras_sa import testing
+from keras_sa.ops.windowed import tensorflow_xla
 
 IMPLEMENTATIONS = ("portable", "native_block", "xla")
 RUNS = [
@@ -11,11 +12,15 @@ RUNS = [
     )
     for case in testing.CASES
     for implementation in IMPLEMENTATIONS
-    for dtype in testing.DTYPES
+    # XLA takes seconds a case; other dtypes: `test_tensorflow_xla.py`.
+    for dtype in (testing.DTYPES if implementation != "xla" else ("float32",))
     if testing.objection(case, implementation, dtype) is None
 ]
 
 
 @pytest.mark.parametrize("case, implementation, dtype", RUNS)
-def test_value_and_gradients(case, implementation, dtype):
+def test_value_and_gradients(case, implementation, dtype, monkeypatch):
+    # Few chunks in a step, so that there is more than one.
+    small = dict.fromkeys(tensorflow_xla.SCORE_BYTES, 2**11)
+    monkeypatch.setattr(tensorflow_xla, "SCORE_BYTES", small)
     testing.assert_case(case, implementation, dtype)

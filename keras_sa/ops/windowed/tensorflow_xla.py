@@ -21,20 +21,13 @@ from keras_sa.ops import _softmax
 from keras_sa.ops import permutation as permutations
 from keras_sa.ops.windowed import portable
 
-# The most bytes of scores in a step. On a CPU they should stay in the cache
-# (1 to 1.5 MB won); a GPU wants steps large enough to fill it.
-SCORE_BYTES = {"CPU": 5 * 2**18, "GPU": 2**26}
-# The arguments that are tensors; the others are constants of the program.
-_TENSORS = (
-    "query",
-    "key",
-    "value",
-    "permutation",
-    "padding_mask",
-    "attention_mask",
-    "scale",
-    "sinks",
-)
+# The most bytes of scores in a step. On a CPU, cached scores are fast and
+# steps cost little: 2 to 8 MB won. A GPU wants steps large enough to fill it.
+SCORE_BYTES = {"CPU": 2**22, "GPU": 2**26}
+# The arguments that may be tensors: with a gradient, and without. All others
+# are constants of the program that XLA compiles.
+_FLOATS = ("query", "key", "value", "scale", "sinks")
+_OTHERS = ("permutation", "padding_mask", "attention_mask")
 
 
 def why_not(arguments):
@@ -49,39 +42,113 @@ def why_not(arguments):
 
 
 def by_default(arguments):
-    """On a GPU only: on a CPU, TensorFlow's own kernels are faster."""
-    del arguments
-    return _device_kind() == "GPU"
+    """On a GPU: on a CPU, TensorFlow's own kernels are faster. For a known
+    length: who leaves it open does not want a compilation for every length."""
+    known = isinstance(arguments.query.shape[1], int)
+    return known and device_kind() == "GPU"
 
 
-def _device_kind():
+def device_kind():
     import tensorflow as tf
 
     return "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
 
 
 def forward(arguments):
-    a = arguments
-    tensors = {name: getattr(a, name) for name in _TENSORS}
-    dtype = _softmax.compute_dtype(a.query.dtype)
-    tensors["scale"] = ops.cast(ops.convert_to_tensor(a.scale), dtype)
-    static = dataclasses.replace(a, seed=None, **dict.fromkeys(_TENSORS))
-    compiled = _compiled(static, SCORE_BYTES[_device_kind()])
-    return compiled({k: v for k, v in tensors.items() if v is not None})
+    floats, others = _tensors(arguments, _FLOATS), _tensors(arguments, _OTHERS)
+    static = dataclasses.replace(
+        arguments, seed=None, **dict.fromkeys((*floats, *others))
+    )
+    names = tuple(floats)
+    score_bytes = SCORE_BYTES[device_kind()]
+    outputs = _with_gradients(
+        _compiled(_attend, static, names, score_bytes),
+        _compiled(_gradients, static, names, score_bytes),
+        functools.partial(_gradients, static, names, None),
+        others,
+        tuple(floats.values()),
+    )
+    return outputs if arguments.return_lse else outputs[0]
+
+
+def _tensors(arguments, names):
+    values = {name: getattr(arguments, name) for name in names}
+    constants = (int, float, type(None))
+    return {k: v for k, v in values.items() if not isinstance(v, constants)}
 
 
 @functools.cache
-def _compiled(static, score_bytes):
-    """A function of the tensors, kept: XLA compiles it once per shape."""
+def _compiled(function, static, names, score_bytes):
+    """`function` of the tensors, kept: XLA compiles it once per shape."""
     import tensorflow as tf
 
-    def run(tensors):
-        return portable.attend_in_slot_order(
-            functools.partial(_attend_by_groups, score_bytes),
-            dataclasses.replace(static, **tensors),
-        )
+    function = functools.partial(function, static, names, score_bytes)
+    return tf.function(function, jit_compile=True, autograph=False)
 
-    return tf.function(run, jit_compile=True, autograph=False)
+
+def _attend(static, names, score_bytes, others, floats):
+    """A tuple of outputs; in one piece where `score_bytes` is `None`."""
+    tensors = dict(zip(names, floats)) | others
+    arguments = dataclasses.replace(static, **tensors)
+    if score_bytes is None:
+        outputs = portable.forward(arguments)
+    else:
+        attend = functools.partial(_attend_by_groups, score_bytes)
+        outputs = portable.attend_in_slot_order(attend, arguments)
+    return outputs if static.return_lse else (outputs,)
+
+
+def _gradients(static, names, score_bytes, others, floats, upstream):
+    attend = functools.partial(_attend, static, names, score_bytes, others)
+    return _pull_back(attend, floats, upstream)
+
+
+def _pull_back(function, tensors, upstream):
+    """The gradients of the tensors, given those of what `function` returns."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        outputs = function(tensors)
+    return tape.gradient(
+        outputs, tensors, upstream, unconnected_gradients="zero"
+    )
+
+
+def _with_gradients(attend, gradients, gradients_in_one_piece, others, floats):
+    """Runs `attend`. Its gradient keeps no tensors but the arguments.
+
+    XLA cannot differentiate the loop of a gradient. A gradient of a gradient
+    is therefore that of the portable path, with its memory.
+    """
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def first(*floats):
+        # Nothing inside is to be recorded for a gradient of its own.
+        outputs = attend(others, _stopped(floats))
+        return outputs, lambda *upstream: second(*floats, *upstream)
+
+    @tf.custom_gradient
+    def second(*tensors):
+        def run(function, tensors):
+            return function(
+                others, tensors[: len(floats)], tensors[len(floats) :]
+            )
+
+        def gradient(*upstream):
+            in_one_piece = functools.partial(run, gradients_in_one_piece)
+            return _pull_back(in_one_piece, tensors, upstream)
+
+        return run(gradients, _stopped(tensors)), gradient
+
+    return first(*floats)
+
+
+def _stopped(tensors):
+    import tensorflow as tf
+
+    return tuple(tf.stop_gradient(x) for x in tensors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,7 +310,7 @@ def _attend_groups(arguments, chunks, floats, integers):
 
 
 def _map_with_recomputation(function, floats, integers, num_outputs):
-    """`function` of each step, with the floats' gradients.
+    """`function` of each step; its gradient runs `function` again.
 
     Args:
         function: of two dicts of tensors, returns a tuple of tensors in the
@@ -257,33 +324,26 @@ def _map_with_recomputation(function, floats, integers, num_outputs):
     """
     import tensorflow as tf
 
-    names, tensors = tuple(floats), tuple(floats.values())
+    names, dtype = tuple(floats), floats["query"].dtype
 
-    def run(step):
-        return function(dict(zip(names, step[0])), step[1])
+    def run(integers, floats):
+        return function(dict(zip(names, floats)), integers)
 
-    def run_backward(step):
-        *inputs, upstream = step
-        with tf.GradientTape() as tape:
-            tape.watch(inputs[0])
-            outputs = run(inputs)
-        return tape.gradient(outputs, inputs[0], output_gradients=upstream)
+    def pull_back(integers, floats, upstream):
+        return _pull_back(functools.partial(run, integers), floats, upstream)
 
-    @tf.custom_gradient
-    def mapped(*tensors):
-        outputs = tf.map_fn(
-            run,
-            (tensors, integers),
-            fn_output_signature=(tensors[0].dtype,) * num_outputs,
+    def each_step(function, num_outputs, *tensors):
+        return tf.map_fn(
+            lambda step: function(*step),
+            (integers, *tensors),
+            fn_output_signature=(dtype,) * num_outputs,
         )
 
+    @tf.custom_gradient
+    def mapped(*floats):
         def gradient(*upstream):
-            return tf.map_fn(
-                run_backward,
-                (tensors, integers, upstream),
-                fn_output_signature=tuple(x.dtype for x in tensors),
-            )
+            return each_step(pull_back, len(floats), floats, upstream)
 
-        return outputs, gradient
+        return each_step(run, num_outputs, floats), gradient
 
-    return mapped(*tensors)
+    return mapped(*floats.values())
