@@ -32,9 +32,8 @@ def small_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("case", ["sliding-left_sinks", "block-empty_sinks"])
-def test_other_dtypes(case, dtype):
-    testing.assert_case(CASES[case], "xla", dtype)
+def test_other_dtypes(dtype):
+    testing.assert_case(CASES["sliding-left_sinks"], "xla", dtype)
 
 
 def make_attend(implementation, **arguments):
@@ -128,10 +127,9 @@ def test_no_scores_but_those_of_a_step(neighborhood, backward, monkeypatch):
     assert largest_buffer(function, *tensors) <= few
 
 
-@pytest.mark.parametrize("neighborhood", ["window", "block"])
 @pytest.mark.parametrize("backward", [False, True])
-def test_the_reader_catches_the_scores_of_portable(neighborhood, backward):
-    function = long_attention("portable", neighborhood, backward)
+def test_the_reader_catches_the_scores_of_portable(backward):
+    function = long_attention("portable", "window", backward)
     tensors = make_tensors(1, LENGTH, HEADS, DIM)
     assert largest_buffer(function, *tensors) >= SCORES
 
@@ -205,19 +203,32 @@ def test_unknown_lengths(jit_compile):
 
     spec = tf.TensorSpec((None, None, 2, 4))
     function = run("xla", input_signature=[spec] * 3, jit_compile=jit_compile)
-    for length in (1, 9, 50):
+    for length in (1, 50):
         tensors = make_tensors(2, length, 2, 4)
         loss, gradients = function(*tensors)
         expected_loss, expected = run("portable")(*tensors)
         assert_same([loss, *gradients], [expected_loss, *expected])
 
 
-def test_a_shape_is_traced_once():
-    attend = make_attend("xla", logit_soft_cap=3.0)
+def test_a_shape_is_traced_once(monkeypatch):
+    traced = []
+    attend_in_slot_order = portable.attend_in_slot_order
+
+    def spy(*arguments):
+        traced.append(arguments)
+        return attend_in_slot_order(*arguments)
+
+    monkeypatch.setattr(portable, "attend_in_slot_order", spy)
     tensorflow_xla._compiled.cache_clear()
-    for _ in range(2):
+    attend = make_attend("xla")
+    for _ in range(3):
         attend(*make_tensors(1, 37, 2, 4))
-    assert tensorflow_xla._compiled.cache_info().misses == 2  # and backward
+    assert len(traced) == 1
+
+
+def test_an_empty_batch():
+    tensors = make_tensors(0, 37, 2, 4)
+    assert make_attend("xla")(*tensors).shape == (0, 37, 2, 4)
 
 
 def test_a_scale_that_is_a_tensor():

@@ -176,6 +176,7 @@ def choose_groups(chunks, num_rows, num_slots, most_chunks):
     per_sequence = _ceil_divide(num_chunks, size)
     num_groups = num_rows * per_sequence
     steps = _ceil_divide(num_groups, _maximum(most_chunks // size, 1))
+    steps = _maximum(steps, 1)  # an empty batch too
     return Groups(size, per_sequence, _ceil_divide(num_groups, steps), steps)
 
 
