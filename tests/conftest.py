@@ -11,6 +11,12 @@ if importlib.util.find_spec("triton") is not None:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The tests compile many small functions and run each once.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same for its XLA
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0 "
+        "--xla_llvm_disable_expensive_passes=true",
+    )
 
 import keras
 import pytest

@@ -2,7 +2,9 @@
 
 Every implementation module has two functions with the same argument:
 `why_not(arguments)` returns a sentence when it cannot do the job, else `None`,
-and `forward(arguments)` does it.
+and `forward(arguments)` does it. A module that can do more than it should be
+chosen for has a third, `by_default(arguments)`: where that is false, it runs
+only when it is named.
 """
 
 
@@ -11,8 +13,9 @@ def choose(table, implementation, arguments):
 
     Args:
         table: dict of name to module, in order of preference.
-        implementation: `None` for the first module without an objection, or
-            a name from the table. A named module never falls back.
+        implementation: `None` for the first module without an objection
+            that runs by default, or a name from the table. A named module
+            never falls back.
         arguments: what `why_not` and `forward` receive.
 
     Returns:
@@ -41,10 +44,18 @@ def choose(table, implementation, arguments):
 def _first_without_objection(table, arguments):
     objections = {}
     for name, module in table.items():
-        objections[name] = module.why_not(arguments)
+        objections[name] = _why_not_unnamed(module, arguments)
         if objections[name] is None:
             return module
     raise ValueError(
         "No implementation can do this. Received objections: "
         + " ".join(f"{name}: {text}" for name, text in objections.items())
     )
+
+
+def _why_not_unnamed(module, arguments):
+    objection = module.why_not(arguments)
+    by_default = getattr(module, "by_default", None)
+    if objection is None and by_default and not by_default(arguments):
+        return "Here it runs only when it is named."
+    return objection

@@ -46,8 +46,9 @@ def sliding_window_attention(
         dropout: rate of dropout on the attention weights.
         seed: `keras.random.SeedGenerator` or int for the dropout.
         implementation: `None` for the best one for the backend, or a name:
-            "portable"; on torch also "triton" (NVIDIA GPUs) and "flex"
-            (FlexAttention, by name only). A named one never falls back.
+            "portable"; "triton" on torch and JAX with an NVIDIA GPU; "flex"
+            on torch (FlexAttention, by name only); "xla" on TensorFlow. A
+            named one never falls back.
 
     Returns:
         `[B, n, H, E]` in the dtype of `value`; with `return_lse` also

@@ -15,6 +15,7 @@ from keras_sa.ops import _validation
 from keras_sa.ops.windowed import jax_triton
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import tensorflow_xla
 from keras_sa.ops.windowed import torch_flex
 from keras_sa.ops.windowed import torch_triton
 
@@ -28,11 +29,14 @@ IMPLEMENTATIONS = {
     "torch": {
         "native_block": native_block,
         "triton": torch_triton,
-        "portable": portable,
-        # `portable` takes everything: what stands after it runs by name only.
         "flex": torch_flex,
+        "portable": portable,
     },
-    "tensorflow": {"native_block": native_block, "portable": portable},
+    "tensorflow": {
+        "native_block": native_block,
+        "xla": tensorflow_xla,
+        "portable": portable,
+    },
 }
 NEIGHBORHOODS = ("window", "block")
 

@@ -19,7 +19,7 @@ from keras_sa.ops import patterns
 from keras_sa.ops import permutation as permutations
 
 # The original position of a key that nobody may see.
-_NOWHERE = 2**31 - 1
+NOWHERE = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,26 +41,67 @@ def why_not(arguments):
 
 
 def forward(arguments):
+    return attend_in_slot_order(_attend_at_once, arguments)
+
+
+def attend_in_slot_order(attend, arguments):
+    """Permutes, attends in a window of slots, and restores the order.
+
+    Args:
+        attend: function of the arguments, `Chunks`, query `[N, m, G*D]`, key
+            `[N, m, D]`, value `[N, m, E]` and the original positions
+            `[N or 1, m]` of the slots. It returns the output `[N, t, c*G, E]`
+            and the log-sum-exp `[N, t, c*G]` or `None`; `t * c >= m`.
+        arguments: `WindowedArguments`.
+    """
     chunks = choose_chunks(arguments)
     order = slot_order(arguments)
     query, key, value = _in_slot_order(arguments, order)
     position = _positions(arguments, order)
-    query = _cut(query, chunks, _num_groups(arguments))  # [N, t, c*G, D]
-    key = _with_neighbors(key, chunks)  # [N, t, S, D]
-    value = _with_neighbors(value, chunks)  # [N, t, S, E]
-    visible = _visible(arguments, position, chunks)  # [N or 1, t, c, S]
+    output, lse = attend(arguments, chunks, query, key, value, position)
+    return _in_original_order(arguments, order, output, lse)
+
+
+def _attend_at_once(arguments, chunks, query, key, value, position):
+    """All chunks as one batch: O(n w) scores."""
+    return attend_chunks(
+        arguments,
+        chunks,
+        cut(query, chunks, num_groups(arguments)),  # [N, t, c*G, D]
+        with_neighbors(key, chunks),  # [N, t, S, D]
+        with_neighbors(value, chunks),  # [N, t, S, E]
+        visible_keys(arguments, position, chunks, example_of_row(arguments)),
+        sinks_of_row(arguments),
+    )
+
+
+def attend_chunks(arguments, chunks, query, key, value, visible, sinks):
+    """Attention of chunks to their own keys, whatever chunks they are.
+
+    Args:
+        arguments: `WindowedArguments`; its tensors are not read.
+        chunks: `Chunks`.
+        query: `[R, t, c*G, D]`, R rows.
+        key: `[R, t, S, D]`.
+        value: `[R, t, S, E]`.
+        visible: boolean `[R or 1, t, c, S]`.
+        sinks: `[R, G]` or `None`.
+
+    Returns:
+        Output `[R, t, c*G, E]` and log-sum-exp `[R, t, c*G]` or `None`.
+    """
+    group = num_groups(arguments)
     scores = _softmax.score(
         query, key, arguments.scale, arguments.logit_soft_cap
     )
-    output, lse = _softmax.attend(
+    return _softmax.attend(
         scores,
         value,
-        _for_each_query_head(visible, arguments),
-        sinks=_sinks_per_row(arguments, chunks),
+        ops.repeat(visible, group, axis=2) if group > 1 else visible,
+        sinks=_sinks_of_queries(sinks, chunks),
         return_lse=arguments.return_lse,
         drop=_dropout(arguments),
     )
-    return _in_original_order(arguments, order, output, lse)
 
 
 def _dropout(arguments):
@@ -87,7 +128,7 @@ def choose_chunks(arguments):
     return chunks
 
 
-def _num_groups(arguments):
+def num_groups(arguments):
     return arguments.query.shape[2] // arguments.key.shape[2]
 
 
@@ -95,7 +136,7 @@ def _in_slot_order(arguments, order):
     """Query `[N, m, G*D]`, key `[N, m, D]`, value `[N, m, E]`, m >= n slots."""
     a = arguments
     batch_size, length, num_heads, head_dim = ops.shape(a.query)
-    num_kv_heads, group = a.key.shape[2], _num_groups(a)
+    num_kv_heads, group = a.key.shape[2], num_groups(a)
     dtype = _softmax.compute_dtype(a.query.dtype)
     query = ops.reshape(
         a.query, (batch_size, length, num_kv_heads, group * head_dim)
@@ -122,12 +163,12 @@ def slot_order(arguments):
 
 
 def _positions(arguments, order):
-    """Original positions `[N or 1, m]`; `_NOWHERE` for what nobody may see."""
+    """Original positions `[N or 1, m]`; `NOWHERE` for what nobody may see."""
     a = arguments
     batch_size, length = ops.shape(a.query)[:2]
     position = ops.arange(length, dtype="int32") if order is None else order
     real = permutations.is_real(position, length, a.padding_mask)
-    position = ops.where(real, position, _NOWHERE)
+    position = ops.where(real, position, NOWHERE)
     if len(position.shape) == 1 and a.attention_mask is None:
         return position[None]
     num_rows, num_kv_heads = batch_size * a.key.shape[2], a.key.shape[2]
@@ -146,14 +187,14 @@ def _heads_beside_batch(x):
     return ops.reshape(x, (batch_size * num_heads, length, features))
 
 
-def _num_chunks(num_slots, chunks):
+def num_chunks_of(num_slots, chunks):
     return (num_slots + chunks.size - 1) // chunks.size
 
 
-def _cut(query, chunks, group):
+def cut(query, chunks, group):
     """`[N, m, G*D]` as `[N, t, c*G, D]`."""
     rows, num_slots, features = ops.shape(query)
-    num_chunks = _num_chunks(num_slots, chunks)
+    num_chunks = num_chunks_of(num_slots, chunks)
     query = permutations.pad_end(
         query, num_chunks * chunks.size - num_slots, 0, axis=1
     )
@@ -162,27 +203,27 @@ def _cut(query, chunks, group):
     )
 
 
-def _with_neighbors(x, chunks):
+def with_neighbors(x, chunks):
     """`[N, m, F]` as `[N, t, S, F]`: each chunk beside its neighbours.
 
-    The first and the last chunk are neighbours here; `_visible` hides that.
-    Rolling has a fast gradient on every backend: on TensorFlow the gradient
-    of slices took five times as long.
+    The first and the last chunk are neighbours here; `visible_keys`
+    hides that. Rolling has a fast gradient on every backend: on TensorFlow
+    the gradient of slices took five times as long.
     """
-    x = _cut(x, chunks, 1)
+    x = cut(x, chunks, 1)
     shifts = range(chunks.before, -chunks.after - 1, -1)
     parts = [ops.roll(x, shift, axis=1) if shift else x for shift in shifts]
     return ops.concatenate(parts, axis=2) if len(parts) > 1 else parts[0]
 
 
-def _positions_with_neighbors(position, chunks):
-    """`[N, m]` as `[N, t, S]`; `_NOWHERE` beyond the ends."""
+def positions_with_neighbors(position, chunks):
+    """`[N, m]` as `[N, t, S]`; `NOWHERE` beyond the ends."""
     rows, num_slots = ops.shape(position)
-    num_chunks = _num_chunks(num_slots, chunks)
+    num_chunks = num_chunks_of(num_slots, chunks)
     edges = (chunks.before * chunks.size, chunks.after * chunks.size)
-    front = ops.full((rows, edges[0]), _NOWHERE, dtype="int32")
+    front = ops.full((rows, edges[0]), NOWHERE, dtype="int32")
     back = num_chunks * chunks.size - num_slots + edges[1]
-    padded = permutations.pad_end(position, back, _NOWHERE, axis=1)
+    padded = permutations.pad_end(position, back, NOWHERE, axis=1)
     padded = ops.concatenate([front, padded], axis=1)
     count = num_chunks + chunks.before + chunks.after
     padded = ops.reshape(padded, (rows, count, chunks.size))
@@ -191,15 +232,25 @@ def _positions_with_neighbors(position, chunks):
     return ops.concatenate(parts, axis=2)
 
 
-def _visible(arguments, position, chunks):
-    """Boolean `[N or 1, t, c, S]`: which keys each query of a chunk sees."""
+def visible_keys(arguments, position, chunks, example):
+    """Which keys each query of a chunk sees.
+
+    Args:
+        arguments: `WindowedArguments`.
+        position: `[N or 1, m]`.
+        chunks: `Chunks`.
+        example: as from `example_of_row`.
+
+    Returns:
+        Boolean `[N or 1, t, c, S]`.
+    """
     a = arguments
-    key_position = _positions_with_neighbors(position, chunks)  # [N, t, S]
+    key_position = positions_with_neighbors(position, chunks)  # [N, t, S]
     own = chunks.before * chunks.size
     query_position = key_position[:, :, own : own + chunks.size, None]
     key_position = key_position[:, :, None, :]
     visible = ops.logical_and(
-        key_position != _NOWHERE, query_position != _NOWHERE
+        key_position != NOWHERE, query_position != NOWHERE
     )
     if a.causal:
         visible = ops.logical_and(visible, key_position <= query_position)
@@ -211,7 +262,7 @@ def _visible(arguments, position, chunks):
         )
         visible = ops.logical_and(visible, ops.logical_not(local))
     if a.attention_mask is not None:
-        allowed = _look_up(a, query_position, key_position)
+        allowed = _look_up(a, example, query_position, key_position)
         visible = ops.logical_and(visible, allowed)
     return visible
 
@@ -225,12 +276,18 @@ def _band(chunks, left, right):
     return patterns.within_reach(distance, (left, right))
 
 
-def _look_up(arguments, query_position, key_position):
+def example_of_row(arguments):
+    """The index in the batch of each row, int32 `[N]`, for the attention mask;
+    `None` without one."""
+    if arguments.attention_mask is None:
+        return None
+    example = ops.arange(ops.shape(arguments.query)[0], dtype="int32")
+    return ops.repeat(example, arguments.key.shape[2])
+
+
+def _look_up(arguments, example, query_position, key_position):
     """The entries of the attention mask for pairs of positions, O(n w)."""
-    batch_size, length = ops.shape(arguments.query)[:2]
-    example = ops.repeat(
-        ops.arange(batch_size, dtype="int32"), arguments.key.shape[2]
-    )
+    length = ops.shape(arguments.query)[1]
     return patterns.look_up(
         arguments.attention_mask,
         example[:, None, None, None],  # [N, 1, 1, 1]
@@ -239,31 +296,32 @@ def _look_up(arguments, query_position, key_position):
     )
 
 
-def _for_each_query_head(visible, arguments):
-    """`[N or 1, t, c, S]` as `[N or 1, t, c*G, S]`."""
-    group = _num_groups(arguments)
-    return ops.repeat(visible, group, axis=2) if group > 1 else visible
-
-
-def _sinks_per_row(arguments, chunks):
-    """`[H]` as `[N, 1, c*G, 1]`, or `None`."""
+def sinks_of_row(arguments):
+    """`[H]` as `[N, G]`, or `None`."""
     a = arguments
     if a.sinks is None:
         return None
-    group, num_kv_heads = _num_groups(a), a.key.shape[2]
-    sinks = ops.reshape(a.sinks, (1, num_kv_heads, 1, group))
-    shape = (ops.shape(a.query)[0], num_kv_heads, chunks.size, group)
-    sinks = ops.reshape(
-        ops.broadcast_to(sinks, shape), (-1, 1, chunks.size * group, 1)
-    )
+    batch_size, num_kv_heads = ops.shape(a.query)[0], a.key.shape[2]
+    shape = (batch_size, num_kv_heads, num_groups(a))
+    sinks = ops.broadcast_to(ops.reshape(a.sinks, (1, *shape[1:])), shape)
+    sinks = ops.reshape(sinks, (-1, shape[2]))
     return ops.cast(sinks, _softmax.compute_dtype(a.query.dtype))
+
+
+def _sinks_of_queries(sinks, chunks):
+    """`[N, G]` as `[N, 1, c*G, 1]`, or `None`."""
+    if sinks is None:
+        return None
+    rows, group = ops.shape(sinks)
+    sinks = ops.broadcast_to(sinks[:, None], (rows, chunks.size, group))
+    return ops.reshape(sinks, (rows, 1, chunks.size * group, 1))
 
 
 def _in_original_order(arguments, order, output, lse):
     """`[N, t, c*G, E]` and `[N, t, c*G]` as `[B, n, H, E]` and `[B, n, H]`."""
     a = arguments
     batch_size, length, num_heads = ops.shape(a.query)[:3]
-    num_kv_heads, group = a.key.shape[2], _num_groups(a)
+    num_kv_heads, group = a.key.shape[2], num_groups(a)
     inverse = None
     if order is not None:
         inverse = permutations.invert_permutation(order)[..., :length]
