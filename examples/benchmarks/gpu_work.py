@@ -14,10 +14,12 @@ dim, `E` value head dim, `w` window, `R` slots of the tile that a program owns,
 
 import argparse
 import dataclasses
+import itertools
 import os
 
 INT32 = FLOAT32 = 4  # bytes
 
+CAPABILITIES = (80, 90)
 LENGTHS = (2048, 8192, 32768, 131072)
 HEAD_DIMS = (64, 128)
 
@@ -31,12 +33,14 @@ class Ceilings:
         flops: of dense bfloat16 matrix products.
         bytes: to and from its memory.
         exponentials: of the special function units; `None` if not known.
+        capability: compute capability, which decides the tiles.
     """
 
     name: str
     flops: float
     bytes: float
     exponentials: float | None = None
+    capability: int = 90
 
 
 # Products (dense) and memory by NVIDIA's data sheets:
@@ -49,7 +53,7 @@ class Ceilings:
 DATA_SHEETS = (
     Ceilings("H200", 989e12, 4.8e12, 3.9e12),
     Ceilings("H100 SXM", 989e12, 3.35e12, 3.9e12),
-    Ceilings("A100 SXM", 312e12, 2.04e12, 16 * 108 * 1.41e9),
+    Ceilings("A100 SXM", 312e12, 2.04e12, 16 * 108 * 1.41e9, 80),
 )
 
 
@@ -331,31 +335,41 @@ def print_table(head, rows):
     print(flush=True)
 
 
+PASSES = ("forward", "backward")
+
+
+def work_of(length, dim, capability):
+    return count_work(make_problem(length, dim, capability=capability))
+
+
 def traffic_rows(shapes):
     for length, dim in shapes:
-        problem = make_problem(length, dim)
-        extra = permutation_bytes(problem)
-        for name, work in list(count_work(problem).items())[:2]:
-            whole = work.memory_bytes + extra[name]
+        extra = permutation_bytes(make_problem(length, dim))
+        works = [work_of(length, dim, c) for c in CAPABILITIES]
+        for name in PASSES:
+            fused = works[0][name].memory_bytes
+            whole = fused + extra[name]
             yield (
                 f"{length:,}",
                 dim,
                 name,
-                f"{work.memory_bytes / 1e6:,.1f}",
+                f"{fused / 1e6:,.1f}",
                 f"{whole / 1e6:,.1f}",
-                f"{whole / work.memory_bytes:.2f}",
-                f"{work.tile_bytes / 1e6:,.0f}",
+                f"{whole / fused:.2f}",
+                *(f"{work[name].tile_bytes / 1e6:,.0f}" for work in works),
             )
 
 
 def tile_rows(shapes):
-    for length, dim in shapes:
-        problem = make_problem(length, dim)
-        for name, work in list(count_work(problem).items())[:2]:
+    for (length, dim), capability in itertools.product(shapes, CAPABILITIES):
+        problem = make_problem(length, dim, capability=capability)
+        for name in PASSES:
+            work = count_work(problem)[name]
             keys = f"{keys_per_query(problem):.0f}"
             yield (
                 f"{length:,}",
                 dim,
+                capability,
                 name,
                 keys if name == "forward" else "",
                 f"{work.flops / 1e9:,.1f}",
@@ -365,16 +379,16 @@ def tile_rows(shapes):
 
 
 def roofline_rows(shapes):
-    for length, dim in shapes:
-        for name, work in list(count_work(make_problem(length, dim)).items())[
-            :2
-        ]:
-            yield (
-                f"{length:,}",
-                dim,
-                name,
-                *(describe_limits(work, gpu) for gpu in DATA_SHEETS),
-            )
+    for (length, dim), name in itertools.product(shapes, PASSES):
+        works = (
+            work_of(length, dim, gpu.capability)[name] for gpu in DATA_SHEETS
+        )
+        yield (
+            f"{length:,}",
+            dim,
+            name,
+            *map(describe_limits, works, DATA_SHEETS),
+        )
 
 
 def describe_limits(work, ceilings):
@@ -395,13 +409,16 @@ def print_counts(shapes):
     print_table(
         (
             *("n", "D", "pass", "fused", "permute + window + un-permute"),
-            *("x", "asked for by all tiles"),
+            *("x", *(f"asked for by tiles, sm_{c}" for c in CAPABILITIES)),
         ),
         traffic_rows(shapes),
     )
     print("Tiles: what is computed, and what of it is visible\n")
     print_table(
-        ("n", "D", "pass", "keys per query", "GFLOP", "visible", "FLOP/byte"),
+        (
+            *("n", "D", "sm", "pass", "keys per query", "GFLOP", "visible"),
+            "FLOP/byte",
+        ),
         tile_rows(shapes),
     )
     print("Least microseconds by the data sheets, and the other limits\n")
