@@ -13,8 +13,8 @@ import pytest
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 # The interpreter keeps its state in globals; devices call from their threads.
 ONE_AT_A_TIME = threading.Lock()
-# Two devices of JAX, read when it first uses one.
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+if INTERPRETS:  # two devices of JAX, read when it first uses one
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 
 def pytest_collection_modifyitems(items):
