@@ -5,10 +5,10 @@
     python examples/benchmarks/gpu.py --rehearse             # on a CPU, tiny
 
 Numerics against float64, timings against full causal attention and
-FlexAttention with the same mask, a roofline by measured ceilings, and the
-targets. Prints Markdown as it goes and writes all figures as JSON. A section
-that fails prints its traceback, and the next one runs. An attention whose
-numerics are wrong gets no figure.
+FlexAttention with the same mask, other tile sizes than the table's, a roofline
+by measured ceilings, and the targets. Prints Markdown as it goes and writes
+all figures as JSON. A section that fails prints its traceback, and the next
+one runs. An attention whose numerics are wrong gets no figure.
 
 Needs torch, triton and keras; jax and jax_triton add a section. For a machine
 without a network, fetch keras and what it needs elsewhere (pure Python but
@@ -39,13 +39,20 @@ SECTIONS = (
     "numerics",
     "timings",
     "decoding",
+    "tiles",
     "jax",
     "roofline",
     "targets",
     "paper",
 )
 # Of the budget, what each section may use up at most, from the start.
-SHARES = {"numerics": 0.35, "timings": 0.8, "decoding": 0.85, "jax": 1.0}
+SHARES = {
+    "numerics": 0.35,
+    "timings": 0.7,
+    "decoding": 0.75,
+    "tiles": 0.9,
+    "jax": 1.0,
+}
 PACKAGES = ("torch", "triton", "keras", "numpy", "jax", "jaxlib", "jax-triton")
 CLOCKS = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit"
 
@@ -225,6 +232,18 @@ def decoding(run):
     gpu_decoding.run_section(
         run.section("decoding"),
         run.budget("decoding"),
+        run.stopwatch(),
+        run.device,
+        run.is_rehearsal,
+    )
+
+
+def tiles(run):
+    import gpu_tiles
+
+    gpu_tiles.run_section(
+        run.section("tiles"),
+        run.budget("tiles"),
         run.stopwatch(),
         run.device,
         run.is_rehearsal,

@@ -152,6 +152,8 @@ def test_rehearsal(tmp_path):
             assert figures["forward"]["device"] > 0
     for step in sections["decoding"].values():
         assert all(figures["device"] > 0 for figures in step.values())
+    for tiles in sections["tiles"].values():
+        assert all(figures["device"] > 0 for figures in tiles.values())
     assert sections["roofline"]["rows"] and sections["targets"]["rows"]
     if "skipped" not in sections["jax"]:
         assert sections["jax"]["status"] == 0, printed

@@ -74,7 +74,6 @@ def small_tiles(monkeypatch):
     smallest = triton_launch.Configuration(16, 16, 4, 1)
     table = dict.fromkeys(triton_launch.CONFIGURATIONS, smallest)
     monkeypatch.setattr(triton_launch, "CONFIGURATIONS", table)
-    monkeypatch.setattr(triton_launch, "HOPPER", {})
 
 
 @pytest.fixture(autouse=True)

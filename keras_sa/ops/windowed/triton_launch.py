@@ -84,6 +84,7 @@ CONFIGURATIONS = {
 # there, and what tiles read again and again from the L2 cache is the limit:
 # tiles of twice the slots read 40 % less.
 HOPPER = {
+    **CONFIGURATIONS,
     ("forward", 2, 64): Configuration(128, 32, 8, 2),
     ("forward", 2, 128): Configuration(128, 64, 8, 2),
     ("query_gradient", 2, 64): Configuration(128, 32, 8, 2),
@@ -92,6 +93,11 @@ HOPPER = {
     ("key_value_gradient", 2, 64): Configuration(128, 32, 8, 2),
     ("key_value_gradient", 2, 128): Configuration(128, 32, 8, 2),
 }
+
+
+def table_of(capability):
+    """The table for GPUs of a compute capability, 80 for 8.0."""
+    return HOPPER if capability == 90 else CONFIGURATIONS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -368,9 +374,7 @@ def _shape_constants(problem):
 def configuration(kernel, problem):
     """The row of the table for a kernel and a problem."""
     dim = max(padded(problem.head_dim), padded(problem.value_dim))
-    row = (kernel, problem.itemsize, dim)
-    table = HOPPER if problem.capability == 90 else {}
-    return table.get(row, CONFIGURATIONS[row])
+    return table_of(problem.capability)[kernel, problem.itemsize, dim]
 
 
 def padded(size):
