@@ -109,7 +109,9 @@ def test_visible_pairs_are_those_of_patterns():
 
 def test_work_of_one_tile():
     """Small enough to count by hand: one head, 64 tokens, one tile."""
-    problem = gpu_work.make_problem(64, 64, num_heads=1, num_key_value_heads=1)
+    problem = gpu_work.make_problem(
+        64, 64, num_heads=1, num_key_value_heads=1, capability=80
+    )
     forward = gpu_work.count_forward(problem)
     assert forward.flops == 2 * (2 * 64 * 64 * 64)
     assert forward.exponentials == 64 * 64

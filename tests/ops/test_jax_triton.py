@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import types
 
 import keras
 import pytest
@@ -197,3 +198,15 @@ def test_an_old_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [FakeGpu])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     assert "7.5" in jax_devices.why_no_triton()
+
+
+@pytest.mark.parametrize(
+    "dtype, by_default", [("float32", False), ("bfloat16", True)]
+)
+def test_blocks_in_float32_are_not_for_cudnn(dtype, by_default, monkeypatch):
+    from keras_sa.ops.windowed import native_block
+
+    arguments = types.SimpleNamespace(query=ops.zeros((1, 4, 1, 8), dtype))
+    assert native_block.by_default(arguments)  # on a CPU
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["gpu:0"])
+    assert native_block.by_default(arguments) == by_default

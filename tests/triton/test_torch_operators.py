@@ -8,7 +8,6 @@ from keras import ops
 import keras_sa
 from keras_sa import testing
 from keras_sa.ops.neighbors import api as neighbors_api
-from keras_sa.ops.windowed import triton_launch
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="operators of torch"
@@ -124,18 +123,17 @@ def test_one_compilation_serves_every_permutation_and_mask():
     assert not torch.allclose(outputs[0], outputs[1])
 
 
-def test_layers_use_it():
-    """The default of a layer is the first of the table without objection."""
+def test_layers_use_it_unless_flash_attention_is_disabled():
     layer = keras_sa.SmallWorldAttention(
         num_heads=4, key_dim=16, window_size=8, num_key_value_heads=2, seed=3
     )
     x = keras.random.normal((2, 40, 32), seed=1)
     fused = layer(x, x, use_causal_mask=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            triton_launch, "why_not", lambda arguments: "not for now."
-        )
+    keras.config.disable_flash_attention()
+    try:
         portable = layer(x, x, use_causal_mask=True)
+    finally:
+        keras.config.enable_flash_attention()
     difference = ops.convert_to_numpy(ops.abs(fused - portable))
     assert 0 < difference.max() < 1e-5
 

@@ -19,6 +19,10 @@ def why_not(arguments):
     )
 
 
+def by_default(arguments):
+    return triton_launch.by_default()
+
+
 def forward(arguments):
     from keras_sa.ops.windowed import torch_triton_ops
 

@@ -13,6 +13,10 @@ def why_not(arguments):
     return triton_launch.why_not(arguments) or jax_devices.why_no_triton()
 
 
+def by_default(arguments):
+    return triton_launch.by_default()
+
+
 def forward(arguments):
     from keras_sa.ops import jax_devices
     from keras_sa.ops.windowed import jax_triton_calls

@@ -61,6 +61,20 @@ def _why_not_on_jax(arguments):
     return None
 
 
+def by_default(arguments):
+    """But on a GPU in float32 JAX' attention holds the scores of its blocks:
+    cuDNN is for half precision."""
+    if keras.config.backend() != "jax":
+        return True
+    dtype = keras.backend.standardize_dtype(arguments.query.dtype)
+    return dtype in ("bfloat16", "float16") or not _has_gpu()
+
+
+def _has_gpu():
+    devices = keras.distribution.list_devices()
+    return any(name.startswith(("gpu", "cuda")) for name in devices)
+
+
 def forward(arguments):
     a = arguments
     batch_size, length = ops.shape(a.query)[:2]

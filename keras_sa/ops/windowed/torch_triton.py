@@ -15,6 +15,10 @@ def why_not(arguments):
     return torch_devices.why_no_triton(device.type, device.index)
 
 
+def by_default(arguments):
+    return triton_launch.by_default()
+
+
 def forward(arguments):
     from keras_sa.ops.windowed import torch_triton_ops
 

@@ -187,6 +187,11 @@ def why_not_rows(arguments):
     return None
 
 
+def by_default():
+    """Unless the user has called `keras.config.disable_flash_attention()`."""
+    return keras.config.is_flash_attention_enabled() is not False
+
+
 def problem_of(arguments, order, capability=80):
     """The `Problem` of checked arguments; `order` as `order_of` gives it."""
     a = arguments
