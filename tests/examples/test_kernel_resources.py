@@ -33,6 +33,66 @@ SCORING = {
 # Too few rows in a tile for the product of a warp group: where more would
 # spill, and a group of query heads.
 WITHOUT_WARP_GROUPS = {("key_value_gradient", 256), ("decode", None)}
+# Registers per thread on sm_80 and sm_90, by head dim, in the eights in which
+# they are given out: what triton 3.7.1 takes. More would be a regression.
+REGISTERS = {
+    ("forward", "bfloat16"): {
+        16: (160, 136),
+        32: (128, 168),
+        64: (184, 128),
+        128: (255, 248),
+        256: (248, 200),
+    },
+    ("forward", "float32"): {
+        16: (168, 168),
+        32: (192, 192),
+        64: (128, 104),
+        128: (64, 64),
+        256: (112, 112),
+    },
+    ("query_gradient", "bfloat16"): {
+        16: (168, 160),
+        32: (216, 168),
+        64: (168, 136),
+        128: (192, 216),
+        256: (192, 240),
+    },
+    ("query_gradient", "float32"): {
+        16: (168, 168),
+        32: (208, 216),
+        64: (128, 104),
+        128: (160, 160),
+        256: (152, 128),
+    },
+    ("key_value_gradient", "bfloat16"): {
+        16: (255, 216),
+        32: (240, 184),
+        64: (240, 216),
+        128: (232, 255),
+        256: (184, 168),
+    },
+    ("key_value_gradient", "float32"): {
+        16: (112, 128),
+        32: (216, 216),
+        64: (120, 112),
+        128: (160, 120),
+        256: (120, 112),
+    },
+    ("decode", "bfloat16"): {
+        16: (96, 80),
+        32: (64, 64),
+        64: (72, 72),
+        128: (120, 96),
+        256: (120, 120),
+    },
+    ("decode", "float32"): {
+        16: (64, 64),
+        32: (88, 80),
+        64: (80, 72),
+        128: (96, 96),
+        256: (104, 112),
+    },
+}
 # Bytes of stack where nothing better was found: eight registers of float32.
 SPILLED = {("key_value_gradient", "float32", 128, "identity", 80): 32}
 
@@ -66,7 +126,8 @@ def test_resources(kernel, dtype, dim, scoring, capability):
     resources = kernel_resources.compile_kernel(kernel, problem, dtype)
     run = (kernel, dtype, dim, scoring, capability)
     assert resources.stack <= SPILLED.get(run, 0)
-    assert resources.registers <= 255
+    stated = REGISTERS[kernel, dtype][dim][capability == 90]
+    assert resources.registers <= stated
     assert resources.shared_memory <= SHARED_MEMORY[capability]
     if dim >= 32:
         assert resources.wide_loads > 0
