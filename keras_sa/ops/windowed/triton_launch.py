@@ -41,7 +41,7 @@ CONFIGURATIONS = {
     ("forward", 2, 16): Configuration(64, 64, 4, 2),
     ("forward", 2, 32): Configuration(64, 64, 4, 2),
     ("forward", 2, 64): Configuration(64, 64, 4, 2),
-    ("forward", 2, 128): Configuration(64, 64, 4, 2),
+    ("forward", 2, 128): Configuration(64, 32, 4, 2),
     ("forward", 2, 256): Configuration(64, 32, 8, 2),
     ("forward", 4, 16): Configuration(64, 32, 4, 2),
     ("forward", 4, 32): Configuration(64, 32, 4, 2),
