@@ -28,9 +28,6 @@ KERNELS = ("forward", "query_gradient", "key_value_gradient", "decode")
 CAPABILITIES = (80, 90)
 TRITON_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 SCALARS = ("length", "left", "right", "block_size", "num_new", "num_neighbors")
-# What every program must stay below: threads of 8 warps share 65,536
-# registers, and a consumer GPU (sm_86, sm_89) has 99 KiB of shared memory.
-MAX_REGISTERS, MAX_SHARED_MEMORY = 255, 99 * 1024
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What only torch can tell about its devices."""
 
+import os
+
 import torch
 
 from keras_sa.ops import triton_loading
@@ -15,21 +17,23 @@ def why_no_triton(device_type, device_index):
         device_type: as in `torch.device.type`.
         device_index: as in `torch.device.index`.
     """
-    if not triton_loading.is_installed():
-        return "`triton` is not installed: `pip install triton`."
-    if _is_interpreted():
+    if os.environ.get("TRITON_INTERPRET") == "1":  # on any device
+        triton_loading.load()
         return None
     if device_type != "cuda" or torch.version.cuda is None:
         return (
             "`triton` needs tensors on an NVIDIA GPU; these are on "
             f"{device_type!r}."
         )
+    if not triton_loading.is_installed():
+        return "`triton` is not installed: `pip install triton`."
     found = capability(torch.device(device_type, device_index))
     if found < _OLDEST_CAPABILITY:
         return (
             "`triton` needs a GPU of compute capability 8.0 or newer; this one"
             f" has {found / 10}."
         )
+    triton_loading.load()
     return None
 
 
@@ -47,11 +51,3 @@ def capability(device):
         return _OLDEST_CAPABILITY
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def _is_interpreted():
-    """Whether Triton runs kernels in its interpreter, on any device."""
-    triton_loading.load()
-    import triton
-
-    return triton.knobs.runtime.interpret

@@ -20,6 +20,21 @@ import triton.language as tl
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LN_2 = tl.constexpr(0.6931471805599453)
+# Scalars that compile nothing anew when they change.
+_SIZES = (
+    "length",
+    "left",
+    "right",
+    "block_size",
+    "order_example_stride",
+    "order_head_stride",
+)
+_STEP_SIZES = (
+    "num_new",
+    "num_neighbors",
+    "key_rows_per_example",
+    "value_rows_per_example",
+)
 
 
 @triton.jit
@@ -207,7 +222,7 @@ def _add_sink(sink, highest, total, weighted):
     return new_highest, total, weighted * shrink[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def forward_kernel(
     query,  # [B, n, H, D]
     key,  # [B, n, K, D]
@@ -308,7 +323,7 @@ def forward_kernel(
     tl.store(log_sum_exp + at, log_total, mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def query_gradient_kernel(
     query,
     key,
@@ -430,7 +445,7 @@ def query_gradient_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def key_value_gradient_kernel(
     query,
     key,
@@ -553,7 +568,7 @@ def key_value_gradient_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_STEP_SIZES)
 def decode_kernel(
     query,  # [B, T, H, D]
     key,  # [B, S, K, D]
