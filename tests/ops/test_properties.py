@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keras_sa import testing
 
-EXAMPLES = 12 if keras.config.backend() == "jax" else 20
+EXAMPLES = 7 if keras.config.backend() == "jax" else 20
 settings = hypothesis.settings(
     max_examples=EXAMPLES,
     deadline=None,
