@@ -14,7 +14,6 @@ from keras import ops
 import keras_sa
 from keras_sa import testing
 from keras_sa.ops import patterns
-from keras_sa.ops.windowed import api
 from keras_sa.ops.windowed import torch_flex
 from keras_sa.ops.windowed import triton_launch
 
