@@ -150,12 +150,14 @@ class Candidate:
 
 def with_gradients(attend):
     """Function of weight and inputs: the gradients of the weighted output."""
+    # Looked up here: TensorFlow warns of an import in what it traces.
+    value_and_gradients = autodiff.backend_module().value_and_gradients
 
     def run(weight, *tensors):
         def loss(*tensors):
             return ops.sum(attend(*tensors) * weight)
 
-        return list(autodiff.value_and_gradients(loss)(*tensors)[1])
+        return list(value_and_gradients(loss)(*tensors)[1])
 
     return run
 
@@ -308,10 +310,14 @@ def time_in_turn(candidates, of_pass, rounds):
     return seconds
 
 
+@functools.cache
+def check_small(attention, compile):
+    check(Candidate(attention, SMALL, compile))
+
+
 def trusted_candidate(attention, problem, compile):
     """A candidate that is right for a small problem and for this one."""
-    if why_not(attention, SMALL) is None:
-        check(Candidate(attention, SMALL, compile))
+    check_small(attention, compile)
     candidate = Candidate(attention, problem, compile)
     check(candidate)
     return candidate

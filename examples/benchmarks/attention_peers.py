@@ -90,6 +90,8 @@ def make_flex(problem):
     def is_seen(batch, head, row, column):
         return (row >= column) & (row - column < problem.window)
 
+    # Every problem compiles anew, and Dynamo keeps few compilations.
+    torch.compiler.reset()
     block_mask = flex_attention.create_block_mask(
         is_seen, None, None, problem.length, problem.length, device="cpu"
     )

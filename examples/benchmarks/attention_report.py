@@ -31,12 +31,12 @@ PEERS_HEAD = (
 def print_results(problem, attentions, results):
     """All tables of one problem."""
     print(f"\n### n = {problem.length}, w = {problem.window}\n")
-    for what, flops in results["products"].items():
-        print(f"{what}: {1e-9 * flops:.0f} GFLOP/s")
-    print()
+    products = results["products"]
+    rates = (f"{what}: {1e-9 * x:.0f}" for what, x in products.items())
+    print("GFLOP/s of products; the faster bounds:", "; ".join(rates), "\n")
     figures, memory = results["figures"], results["memory"]
     head = [*HEAD, *(["MB: forward, both"] if memory else [])]
-    peak = max(results["products"].values())
+    peak = max(products.values())
     print_table(
         head,
         [
@@ -145,21 +145,31 @@ def write_plots(folder, about, records):
         print(f"wrote {path}")
 
 
+PANELS = {
+    ("median_seconds", "forward"): "forward, s",
+    ("median_seconds", "both"): "forward + backward, s",
+    ("peak_megabytes", "both"): "forward + backward, MB",
+}
+
+
 def _plot(records, title, path):
     from matplotlib import pyplot
 
-    panels = {
-        ("median_seconds", "forward"): "forward, s",
-        ("median_seconds", "both"): "forward + backward, s",
-        ("peak_megabytes", "both"): "forward + backward, MB",
-    }
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(15, 5))
     names = list(dict.fromkeys(x for r in records for x in r["attentions"]))
-    for axis, ((what, of_pass), label) in zip(axes, panels.items()):
-        for name in names:
-            axis.plot(*_curve(records, name, what, of_pass), ".-", label=name)
+    panels = {
+        label: {name: _curve(records, name, *what) for name in names}
+        for what, label in PANELS.items()
+    }
+    # Without --memory there is nothing to draw in the last.
+    panels = {k: v for k, v in panels.items() if any(x[0] for x in v.values())}
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(5 * len(panels), 5), squeeze=False
+    )
+    for axis, (label, curves) in zip(axes[0], panels.items()):
+        for name, curve in curves.items():
+            axis.plot(*curve, ".-", label=name)
         axis.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
-    axes[0].legend(fontsize=6)
+    axes[0, 0].legend(fontsize=6)
     figure.suptitle(title)
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)

@@ -275,6 +275,7 @@ def named_implementations(names):
                     ours,
                     reference=reference,
                     may_refuse=True,
+                    has_backward=name != "flex",  # it has none on a CPU
                     why_not=functools.partial(_unknown, implementation=name),
                 )
             )
