@@ -22,6 +22,7 @@ HEAD = (
 PEERS_HEAD = (
     "attention",
     "against",
+    "what",
     "keys/token",
     "forward",
     "fwd + bwd",
@@ -78,28 +79,27 @@ def _memory_cell(grown):
 
 def compare(attentions, figures):
     """Rows: an attention of this package, and one it is compared with."""
-    rows = []
-    for other in attentions:
-        if other.name not in figures or other.reference not in figures:
-            continue
-        first, second = figures[other.reference], figures[other.name]
-        names = [other.reference, other.name]
-        if not other.is_peer:  # implementations: against the last of them
-            first, second, names = second, first, names[::-1]
-        keys = [f"{x.visible_keys:.0f}" for x in (first, second)]
-        rows.append(
-            [
-                *names,
-                " : ".join(keys),
-                *(
-                    f"{ratio(first, second, of_pass):.2f}"
-                    if of_pass in second.seconds
-                    else "no gradients"
-                    for of_pass in PASSES
-                ),
-            ]
-        )
-    return rows
+    return [
+        _comparison(other, figures)
+        for other in attentions
+        if other.name in figures and other.reference in figures
+    ]
+
+
+def _comparison(other, figures):
+    names = [other.reference, other.name]
+    if not other.is_peer:  # an implementation, against the last of them
+        names.reverse()
+    first, second = (figures[name] for name in names)
+    keys = (f"{x.visible_keys:.0f}" for x in (first, second))
+    ratios = (
+        f"{ratio(first, second, of_pass):.2f}"
+        if of_pass in first.seconds and of_pass in second.seconds
+        else "no gradients"
+        for of_pass in PASSES
+    )
+    what = "layer" if other.is_layer else "core"
+    return [*names, what, " : ".join(keys), *ratios]
 
 
 def as_json(problem, results):
