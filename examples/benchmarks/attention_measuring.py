@@ -129,17 +129,20 @@ class Candidate:
         return self.wait(self._functions[of_pass](*weight, *self._arguments))
 
     def results(self, rows):
-        """numpy `[B, n, ...]`: output, and gradients of what `rows` return."""
+        """numpy: output `[B, n, ...]`, and of `rows` loss and gradients."""
         weight = np.zeros_like(self.weight)
         weight[:, rows] = self.weight[:, rows]
         weight = self._order([weight])
         outputs = [self._first(self.run, "forward")]
         if "both" in self.passes:
             outputs += self._first(self.run, "both", weight)
-        outputs = [ops.convert_to_numpy(x) for x in outputs]
-        if self.attention.heads_first:
-            outputs = [x.swapaxes(1, 2) for x in outputs]
-        return outputs[0], outputs[1:]
+        output, *gradients = (self._to_numpy(x) for x in outputs)
+        return output, gradients
+
+    def _to_numpy(self, x):
+        x = ops.convert_to_numpy(ops.stop_gradient(x))
+        is_swapped = self.attention.heads_first and x.ndim == 4
+        return x.swapaxes(1, 2) if is_swapped else x
 
     def _first(self, run, of_pass, *arguments):
         start = time.perf_counter()
@@ -149,7 +152,11 @@ class Candidate:
 
 
 def with_gradients(attend):
-    """Function of weight and inputs: the gradients of the weighted output."""
+    """Function of weight and inputs: loss and gradients.
+
+    The loss, a weighted sum of the output, is returned lest a compiler leave
+    out what gradients alone do not need.
+    """
     # Looked up here: TensorFlow warns of an import in what it traces.
     value_and_gradients = autodiff.backend_module().value_and_gradients
 
@@ -157,7 +164,8 @@ def with_gradients(attend):
         def loss(*tensors):
             return ops.sum(attend(*tensors) * weight)
 
-        return list(value_and_gradients(loss)(*tensors)[1])
+        value, gradients = value_and_gradients(loss)(*tensors)
+        return [value, *gradients]
 
     return run
 

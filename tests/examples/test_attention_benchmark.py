@@ -43,7 +43,8 @@ def test_writes_what_it_measured(tmp_path, backend):
     printed = run_to_the_end(
         "benchmarks/attention",
         *("--backend", backend, "--output", path, *TINY),
-        *("--attentions", "stochastic, block", "SlidingWindow", "keras."),
+        *("--attentions", "full", "stochastic, block"),
+        *("SlidingWindow", "keras."),
     )
     written = json.loads(path.read_text("utf-8"))
     assert written["backend"] == backend
