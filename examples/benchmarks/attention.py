@@ -1,235 +1,215 @@
-"""How many times faster than full attention, on the backend at hand.
+"""How fast every attention is, on the backend at hand.
 
     python examples/benchmarks/attention.py --backend jax
 
-Times every attention of the package against the backend's own dense causal
-attention, `keras.ops.dot_product_attention(is_causal=True)`, in one process
-and in turn, so that a busy machine slows all of them: read the ratios. Before
-an implementation is timed, its values and gradients are compared with the
-dense oracle at the same shape; a wrong one gets no figure.
+Times the attentions of `attention_table.py` and those of others in
+`attention_peers.py`, forward and forward + backward, in one process and in
+turn, so that a busy machine slows all of them: read the ratios. They are
+
+- `x full`: how many times faster than the backend's own dense causal
+  attention, `keras.ops.dot_product_attention(is_causal=True)`;
+- `x bound`: how many times slower than the products that its pattern needs,
+  at the faster of two float32 matrix products timed in the same run;
+- against the others: time of ours over time of theirs, below 1 we win.
+
+Keys per token are what a token sees; gradients are those of the inputs. Before
+an attention is timed, values and gradients are compared with dense attention
+under the mask of what it says it sees, for a short text and at the same shape
+(in 512 rows of long texts). A wrong one gets no figure.
 """
 
 import argparse
+import functools
 import importlib.metadata
+import itertools
 import os
-import statistics
+import pathlib
 import sys
-import time
-
-import numpy as np
 
 
-def parse_arguments():
+def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
         "--backend", default="jax", choices=("jax", "torch", "tensorflow")
     )
-    parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--window", type=int, default=128)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
+    parser.add_argument("--windows", type=int, nargs="+", default=[128])
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    return parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--attentions",
+        nargs="+",
+        help='only those whose names begin so, as "full" "sliding"',
+    )
+    parser.add_argument(
+        "--implementations",
+        nargs="+",
+        default=(),
+        help="windows by these instead, each against the last named",
+    )
+    parser.add_argument(
+        "--jit-compile",
+        action="store_true",
+        help="on TensorFlow: XLA compiles what is timed, whatever it is",
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="growth of peak memory too, in one process for each",
+    )
+    parser.add_argument("--output", type=pathlib.Path, help="a file for JSON")
+    parser.add_argument(
+        "--plots", type=pathlib.Path, help="a folder for plots; matplotlib"
+    )
+    return parser.parse_args(arguments)
 
 
-def attentions(length, window):
-    """Name to function of query, key and value; the first is the reference."""
-    from keras import ops
-
-    import keras_sa
-
-    permutation = keras_sa.ops.sample_permutation(length, seed=0)
-
-    def full(query, key, value):
-        return ops.dot_product_attention(query, key, value, is_causal=True)
-
-    def sliding_window(query, key, value):
-        return keras_sa.ops.sliding_window_attention(
-            query, key, value, window_size=window, causal=True
-        )
-
-    def stochastic(neighborhood):
-        def attend(query, key, value):
-            return keras_sa.ops.stochastic_attention(
-                query,
-                key,
-                value,
-                permutation,
-                window_size=window,
-                neighborhood=neighborhood,
-                causal=True,
-            )
-
-        return attend
-
-    def block_routed(query, key, value):
-        return keras_sa.ops.block_routed_attention(
-            query, key, value, block_size=window, top_k=3, causal=True
-        )
-
-    return {
-        "full": full,
-        "sliding window": sliding_window,
-        "stochastic, window": stochastic("window"),
-        "stochastic, block": stochastic("block"),
-        "block-routed, top 3": block_routed,
-    }
+def choose_backend(arguments):
+    os.environ["KERAS_BACKEND"] = arguments.backend
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def visible_keys(length, window):
-    from keras_sa.ops.patterns import visible_keys_per_token
+def choose_compile(arguments):
+    if arguments.jit_compile:
+        import tensorflow as tf
 
-    return {
-        name: visible_keys_per_token(length, window, causal=True, **pattern)
-        for name, pattern in {
-            "full": {"pattern": "full"},
-            "sliding window": {"pattern": "sliding_window"},
-            "stochastic, window": {"pattern": "stochastic"},
-            "stochastic, block": {
-                "pattern": "stochastic",
-                "neighborhood": "block",
-            },
-            "block-routed, top 3": {"pattern": "block_routed", "top_k": 3},
-        }.items()
-    }
-
-
-def loss_of(attend):
-    from keras import ops
-
-    def loss(query, key, value):
-        # Weighted by position: a plain sum would hide a wrong order.
-        weight = ops.linspace(0.5, 1.5, query.shape[1])[None, :, None, None]
-        return ops.sum(attend(query, key, value) * weight)
-
-    return loss
-
-
-def is_right(name, attend, inputs, window):
-    """Whether values and gradients agree with the oracle, as far as 1e-4."""
-    from keras import ops
-
-    import keras_sa
+        return functools.partial(tf.function, jit_compile=True)
     from keras_sa import autodiff
-    from keras_sa.ops import patterns
-    from keras_sa.ops.block_routed_attention import routed_blocks
 
-    query, key, _ = inputs
-    length = query.shape[1]
-    if name == "full":
-        return True
-    if name == "block-routed, top 3":
-        routes = routed_blocks(
-            query, key, block_size=window, top_k=3, causal=True
-        )
-        mask = patterns.block_routed_mask(routes, window, causal=True)
-    elif name == "sliding window":
-        mask = patterns.sliding_window_mask(length, window, causal=True)
-    else:
-        permutation = keras_sa.ops.sample_permutation(length, seed=0)
-        mask = patterns.stochastic_mask(
-            permutation, window, name.split(", ")[1], causal=True
-        )
+    return autodiff.compile
 
-    def oracle(query, key, value):
-        return keras_sa.ops.dense_attention(query, key, value, mask)
 
-    results = [
-        autodiff.compile(autodiff.value_and_gradients(loss_of(function)))(
-            *inputs
+def choose_attentions(arguments):
+    """The entries of the table that were asked for."""
+    import attention_peers
+    import attention_table
+
+    table = (
+        *attention_table.ATTENTIONS,
+        *attention_peers.PEERS[arguments.backend],
+    )
+    if arguments.implementations:
+        table = attention_table.named_implementations(arguments.implementations)
+    if not arguments.attentions:
+        return table
+    wanted = tuple(arguments.attentions)
+    return tuple(x for x in table if x.name.startswith(wanted))
+
+
+def make_problems(arguments):
+    from attention_table import Problem
+
+    return [
+        Problem(
+            batch=arguments.batch,
+            length=length,
+            heads=arguments.heads,
+            head_dim=arguments.head_dim,
+            window=window,
         )
-        for function in (attend, oracle)
+        for window, length in itertools.product(
+            arguments.windows, arguments.lengths
+        )
     ]
-    (value, gradients), (expected_value, expected_gradients) = results
-    pairs = [(value, expected_value), *zip(gradients, expected_gradients)]
-    return all(
-        np.allclose(
-            ops.convert_to_numpy(received),
-            ops.convert_to_numpy(expected),
-            atol=1e-4,
-            rtol=1e-4,
-        )
-        for received, expected in pairs
+
+
+def measure_problem(attentions, problem, arguments):
+    """Everything about one problem."""
+    import attention_measuring
+
+    compile = choose_compile(arguments)
+    products = attention_measuring.measure_products(
+        problem, arguments.rounds, compile
+    )
+    figures, refused = attention_measuring.measure(
+        attentions, problem, arguments.rounds, compile
+    )
+    trusted = [x for x in attentions if x.name in figures]
+    return {
+        "products": products,
+        "figures": figures,
+        "refused": refused,
+        "memory": measure_memory(trusted, problem, arguments),
+    }
+
+
+def measure_memory(attentions, problem, arguments):
+    """MB by name; empty if not asked for."""
+    if not arguments.memory:
+        return {}
+    from attention_memory import grown_megabytes
+
+    options = ["--backend", arguments.backend]
+    if arguments.implementations:
+        options += ["--implementations", *arguments.implementations]
+    if arguments.jit_compile:
+        options.append("--jit-compile")
+    return {x.name: grown_megabytes(x, problem, options) for x in attentions}
+
+
+def describe(arguments):
+    """What was run, for the head of the tables and for the file."""
+    return {
+        "backend": arguments.backend,
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("keras", arguments.backend)
+        },
+        "cpus": os.cpu_count(),
+        "batch": arguments.batch,
+        "heads": arguments.heads,
+        "head_dim": arguments.head_dim,
+        "rounds": arguments.rounds,
+        "jit_compile": arguments.jit_compile,
+    }
+
+
+def print_description(about):
+    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
+    print(
+        f"{versions}, {about['cpus']} CPUs, float32, B, H, D = "
+        f"{about['batch']}, {about['heads']}, {about['head_dim']}, "
+        f"medians of {about['rounds']}, jit_compile={about['jit_compile']}"
     )
 
 
-def time_in_turn(functions, inputs, rounds):
-    """Median seconds of each function; all of them take turns."""
-    from keras_sa import autodiff
+def failures(attentions, refused):
+    """Names of what should have worked."""
+    from attention_measuring import FAILED
+    from attention_measuring import WRONG
 
-    times = {name: [] for name in functions}
-    for function in functions.values():
-        autodiff.wait(function(*inputs))  # compiles
-    for _ in range(rounds):
-        for name, function in functions.items():
-            # Untimed, to take back the memory that the one before gave back.
-            autodiff.wait(function(*inputs))
-            start = time.perf_counter()
-            autodiff.wait(function(*inputs))
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    ours = {x.name for x in attentions if not (x.is_peer or x.may_refuse)}
+    return [
+        name
+        for name, reason in refused.items()
+        if reason.startswith(WRONG)
+        or (name in ours and reason.startswith(FAILED))
+    ]
 
 
 def main():
     arguments = parse_arguments()
-    os.environ["KERAS_BACKEND"] = arguments.backend
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from keras import ops
+    choose_backend(arguments)
+    import attention_report
 
-    from keras_sa import autodiff
-
-    random = np.random.default_rng(0)
-    shape = (
-        arguments.batch,
-        arguments.length,
-        arguments.heads,
-        arguments.head_dim,
-    )
-    inputs = [
-        ops.convert_to_tensor(random.normal(size=shape).astype("float32"))
-        for _ in range(3)
-    ]
-    functions = attentions(arguments.length, arguments.window)
-    wrong = [
-        name
-        for name, attend in functions.items()
-        if not is_right(name, attend, inputs, arguments.window)
-    ]
-    functions = {k: v for k, v in functions.items() if k not in wrong}
-    forward = {k: autodiff.compile(v) for k, v in functions.items()}
-    backward = {
-        k: autodiff.compile(autodiff.value_and_gradients(loss_of(v)))
-        for k, v in functions.items()
-    }
-    forward = time_in_turn(forward, inputs, arguments.rounds)
-    backward = time_in_turn(backward, inputs, arguments.rounds)
-
-    versions = ", ".join(
-        f"{package} {importlib.metadata.version(package)}"
-        for package in ("keras", arguments.backend)
-    )
-    print(
-        f"{versions}, {os.cpu_count()} CPUs, float32, B, n, H, D = {shape}, "
-        f"w = {arguments.window}, medians of {arguments.rounds}\n"
-    )
-    print("| attention | keys/token | forward ms | x | fwd + bwd ms | x |")
-    print("|---|---|---|---|---|---|")
-    keys = visible_keys(arguments.length, arguments.window)
-    for name in functions:
-        print(
-            f"| {name} | {keys[name]:.0f} "
-            f"| {1e3 * forward[name]:.1f} "
-            f"| {forward['full'] / forward[name]:.1f} "
-            f"| {1e3 * backward[name]:.1f} "
-            f"| {backward['full'] / backward[name]:.1f} |"
-        )
-    for name in wrong:
-        print(f"| {name} | differs from the oracle: no figure | | | | |")
-    if wrong:
-        sys.exit(1)
+    about, attentions = describe(arguments), choose_attentions(arguments)
+    print_description(about)
+    records, failed = [], []
+    for problem in make_problems(arguments):
+        results = measure_problem(attentions, problem, arguments)
+        attention_report.print_results(problem, attentions, results)
+        records.append(attention_report.as_json(problem, results))
+        failed += failures(attentions, results["refused"])
+    if arguments.output:
+        attention_report.write_json(arguments.output, about, records)
+    if arguments.plots:
+        attention_report.write_plots(arguments.plots, about, records)
+    if failed:
+        sys.exit(f"No figure for {', '.join(failed)}")
 
 
 if __name__ == "__main__":

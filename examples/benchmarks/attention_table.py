@@ -1,0 +1,289 @@
+"""The attentions of the benchmark: one entry says all there is about each.
+
+How to make it, which keys each token sees, which arithmetic it cannot avoid,
+and what it is compared with. `attention_peers.py` has the entries of others.
+
+Letters: `B` batch, `n` tokens, `H` heads, `D` head dim, `R` rows of the mask,
+`w` window.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+from keras import ops
+
+import keras_sa
+from keras_sa.ops import patterns
+from keras_sa.ops.block_routed_attention import routed_blocks
+from keras_sa.ops.windowed import api
+
+FULL, SLIDING = "full", "sliding window"
+ROUTED, SLIDING_LAYER = "block-routed, top 3", "SlidingWindowAttention"
+TOP_K = 3
+SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """The shapes of one comparison, and its window."""
+
+    batch: int
+    length: int
+    heads: int
+    head_dim: int
+    window: int
+
+    @property
+    def features(self):
+        return self.heads * self.head_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """One attention.
+
+    Attributes:
+        name: as printed.
+        make: function of the problem that returns what is timed: a function
+            of query, key and value `[B, n, H, D]`, or a `LayerCall`.
+        mask: function of problem, rows, query and key; boolean numpy that
+            broadcasts to `[B, H, R, n]`: what those rows see.
+        computed_keys: function of the problem: keys per token that cannot
+            be left out of the products. Default: those that are seen.
+        reference: whom it is compared with, beside full attention.
+        is_layer: a layer with its projections, not the attention core.
+        is_peer: somebody else's.
+        heads_first: it takes and returns `[B, H, n, D]`; inputs are brought
+            into that order before the clock starts.
+        has_backward: whether there are gradients.
+        package: what must be installed for it.
+        why_not: function of the problem: why it cannot take it, or `None`.
+        may_refuse: it runs by name, and can say that it does not take this.
+    """
+
+    name: str
+    make: Callable
+    mask: Callable
+    computed_keys: Callable | None = None
+    reference: str | None = None
+    is_layer: bool = False
+    is_peer: bool = False
+    heads_first: bool = False
+    has_backward: bool = True
+    package: str | None = None
+    why_not: Callable = lambda problem: None
+    may_refuse: bool = False
+
+
+class LayerCall:
+    """A built attention layer as a function of one tensor `[B, n, H * D]`."""
+
+    def __init__(self, layer, problem):
+        self.layer = layer
+        shape = (problem.batch, problem.length, problem.features)
+        layer.build(shape, shape)
+
+    def __call__(self, x):
+        return self.layer(x, x, use_causal_mask=True)
+
+    def projected(self, x):
+        """Query, key and value `[B, n, H, D]`."""
+        layer = self.layer
+        projections = (layer.query_dense, layer.key_dense, layer.value_dense)
+        return [projection(x) for projection in projections]
+
+    def output(self, heads):
+        return self.layer.output_dense(heads)
+
+
+# What rows see.
+
+
+def columns(problem):
+    return np.arange(problem.length)[None, :]
+
+
+def causal_mask(problem, rows, query=None, key=None):
+    return columns(problem) <= rows[:, None]
+
+
+def _mask_of_neighbors(list_neighbors, rows, length):
+    """Boolean `[R, n]` of lists of neighbours `[R, w]`, -1 for none."""
+    neighbors = list_neighbors(
+        causal=True, positions=ops.convert_to_tensor(rows)
+    )
+    neighbors = ops.convert_to_numpy(neighbors)
+    mask = np.zeros((len(neighbors), length + 1), bool)
+    np.put_along_axis(mask, neighbors, True, axis=1)
+    return mask[:, :length]  # -1 has put its marks in the column too many
+
+
+def sliding_mask(problem, rows, query=None, key=None):
+    list_neighbors = functools.partial(
+        patterns.sliding_window_neighbors, problem.length, problem.window
+    )
+    return _mask_of_neighbors(list_neighbors, rows, problem.length)
+
+
+def permutation_of(problem):
+    return keras_sa.ops.sample_permutation(problem.length, seed=SEED)
+
+
+def stochastic_mask(neighborhood):
+    def mask(problem, rows, query=None, key=None):
+        list_neighbors = functools.partial(
+            patterns.stochastic_neighbors,
+            permutation_of(problem),
+            problem.window,
+            neighborhood,
+        )
+        return _mask_of_neighbors(list_neighbors, rows, problem.length)
+
+    return mask
+
+
+def routed_mask(problem, rows, query, key):
+    routes = routed_blocks(
+        query, key, block_size=problem.window, top_k=TOP_K, causal=True
+    )
+    routes = ops.convert_to_numpy(routes)[:, rows]  # [B, R, H, blocks]
+    mask = np.repeat(routes, problem.window, axis=-1)[..., : problem.length]
+    return np.swapaxes(mask, 1, 2) & causal_mask(problem, rows)
+
+
+# How they are made.
+
+
+def make_full(problem):
+    return functools.partial(ops.dot_product_attention, is_causal=True)
+
+
+def make_sliding(problem, implementation=None):
+    return functools.partial(
+        keras_sa.ops.sliding_window_attention,
+        window_size=problem.window,
+        causal=True,
+        implementation=implementation,
+    )
+
+
+def make_stochastic(problem, neighborhood, implementation=None):
+    permutation = permutation_of(problem)
+
+    def attend(query, key, value):
+        return keras_sa.ops.stochastic_attention(
+            query,
+            key,
+            value,
+            permutation,
+            window_size=problem.window,
+            neighborhood=neighborhood,
+            causal=True,
+            implementation=implementation,
+        )
+
+    return attend
+
+
+def make_routed(problem):
+    return functools.partial(
+        keras_sa.ops.block_routed_attention,
+        block_size=problem.window,
+        top_k=TOP_K,
+        causal=True,
+    )
+
+
+def make_sliding_layer(problem):
+    layer = keras_sa.layers.SlidingWindowAttention(
+        problem.heads, problem.head_dim, window_size=problem.window, seed=SEED
+    )
+    return LayerCall(layer, problem)
+
+
+# A causal mask hides half of a window of a random order wherever it falls:
+# the products must be made for all of the window.
+
+
+def slots_in_window(problem):
+    return patterns.visible_keys_per_token(
+        problem.length, problem.window, "stochastic"
+    )
+
+
+def slots_in_block(problem):
+    return patterns.visible_keys_per_token(
+        problem.length, problem.window, "stochastic", "block"
+    )
+
+
+def windowed_attentions(implementation=None):
+    """What runs through `keras_sa.ops.windowed`."""
+    suffix = f" [{implementation}]" if implementation else ""
+    return (
+        Attention(
+            SLIDING + suffix,
+            functools.partial(make_sliding, implementation=implementation),
+            sliding_mask,
+        ),
+        Attention(
+            "stochastic, window" + suffix,
+            functools.partial(
+                make_stochastic,
+                neighborhood="window",
+                implementation=implementation,
+            ),
+            stochastic_mask("window"),
+            slots_in_window,
+        ),
+        Attention(
+            "stochastic, block" + suffix,
+            functools.partial(
+                make_stochastic,
+                neighborhood="block",
+                implementation=implementation,
+            ),
+            stochastic_mask("block"),
+            slots_in_block,
+        ),
+    )
+
+
+FULL_ATTENTION = Attention(FULL, make_full, causal_mask)
+
+ATTENTIONS = (
+    FULL_ATTENTION,
+    *windowed_attentions(),
+    Attention(ROUTED, make_routed, routed_mask),
+    Attention(SLIDING_LAYER, make_sliding_layer, sliding_mask, is_layer=True),
+)
+
+
+def named_implementations(names):
+    """Windowed attentions by each implementation, against the last one."""
+    table = [FULL_ATTENTION]
+    for name in names:
+        for ours, last in zip(
+            windowed_attentions(name), windowed_attentions(names[-1])
+        ):
+            reference = None if name == names[-1] else last.name
+            table.append(
+                dataclasses.replace(
+                    ours,
+                    reference=reference,
+                    may_refuse=True,
+                    has_backward=name != "flex",  # it has none on a CPU
+                    why_not=functools.partial(_unknown, implementation=name),
+                )
+            )
+    return tuple(table)
+
+
+def _unknown(problem, implementation):
+    known = api.IMPLEMENTATIONS[keras.config.backend()]
+    if implementation not in known:
+        return f"{keras.config.backend()} has only {', '.join(known)}"
+    return None
