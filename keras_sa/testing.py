@@ -38,6 +38,13 @@ EPSILON = {
 # excess over all cases and backends is below 2.
 ERROR_FACTOR = 4
 
+# Largest `relative_error` of the fused kernels: of values, and of gradients.
+KERNEL_BOUNDS = {
+    "float32": (2e-6, 5e-6),
+    "float16": (2e-3, 4e-3),
+    "bfloat16": (2e-2, 2e-2),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -673,6 +680,23 @@ def case_runner(case, implementation, dtype, with_lse=True):
         )
 
     return Runner(attend, inputs, with_lse)
+
+
+def relative_error(actual, exact):
+    """Largest error relative to the largest number, or to 1 if that is more;
+    infinite where not the same numbers are finite.
+
+    Args:
+        actual: float64 numpy.
+        exact: the same shape.
+    """
+    finite = np.isfinite(exact)
+    if not np.array_equal(actual[~finite], exact[~finite]):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    largest = max(np.abs(exact[finite]).max(), 1.0)
+    return float(np.abs(actual[finite] - exact[finite]).max() / largest)
 
 
 def pad(array, amounts, side):

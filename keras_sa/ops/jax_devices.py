@@ -6,8 +6,6 @@ import jax
 
 from keras_sa.ops import triton_loading
 
-_OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
-
 
 def why_no_triton():
     """Why Triton kernels cannot run here, or `None`."""
@@ -23,11 +21,8 @@ def why_no_triton():
                 f"`triton` needs the package {package!r}: "
                 "`pip install 'keras_sa[jax-gpu]'`."
             )
-    if capability() < _OLDEST_CAPABILITY:
-        return (
-            "`triton` needs a GPU of compute capability 8.0 or newer; this one"
-            f" has {capability() / 10}."
-        )
+    if capability() < triton_loading.OLDEST_CAPABILITY:
+        return triton_loading.too_old(capability())
     triton_loading.load()
     return None
 

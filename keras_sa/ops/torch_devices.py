@@ -6,8 +6,6 @@ import torch
 
 from keras_sa.ops import triton_loading
 
-_OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
-
 
 @torch.compiler.assume_constant_result
 def why_no_triton(device_type, device_index):
@@ -28,11 +26,8 @@ def why_no_triton(device_type, device_index):
     if not triton_loading.is_installed():
         return "`triton` is not installed: `pip install triton`."
     found = capability(torch.device(device_type, device_index))
-    if found < _OLDEST_CAPABILITY:
-        return (
-            "`triton` needs a GPU of compute capability 8.0 or newer; this one"
-            f" has {found / 10}."
-        )
+    if found < triton_loading.OLDEST_CAPABILITY:
+        return triton_loading.too_old(found)
     triton_loading.load()
     return None
 
@@ -40,7 +35,7 @@ def why_no_triton(device_type, device_index):
 def need_gradients(*tensors):
     """Whether autograd will ask for a gradient through some of the tensors."""
     return torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in tensors
+        getattr(x, "requires_grad", False) for x in tensors
     )
 
 
@@ -48,6 +43,6 @@ def capability(device):
     """Compute capability of a GPU, 80 for 8.0, and of anything else, where
     kernels are interpreted."""
     if device.type != "cuda":
-        return _OLDEST_CAPABILITY
+        return triton_loading.OLDEST_CAPABILITY
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor

@@ -1,9 +1,19 @@
-"""Imports Triton, also into a process that holds TensorFlow."""
+"""What Triton needs, and its import beside TensorFlow."""
 
 import importlib
 import importlib.util
 import os
 import sys
+
+OLDEST_CAPABILITY = 80  # bfloat16 and asynchronous copies
+
+
+def too_old(capability):
+    """What a GPU of a compute capability is told, 80 for 8.0."""
+    return (
+        "`triton` needs a GPU of compute capability 8.0 or newer; this one has "
+        f"{capability / 10}."
+    )
 
 
 def is_installed():

@@ -43,8 +43,12 @@ def with_preprocessor():
 
 @pytest.fixture(scope="module")
 def of_bytes():
+    return make(without_preprocessor(256))
+
+
+def without_preprocessor(vocabulary_size):
     backbone = keras_hub.models.Qwen3Backbone(
-        vocabulary_size=256,
+        vocabulary_size=vocabulary_size,
         num_layers=1,
         num_query_heads=2,
         num_key_value_heads=1,
@@ -52,7 +56,7 @@ def of_bytes():
         hidden_dim=16,
         intermediate_dim=16,
     )
-    return make(keras_hub.models.Qwen3CausalLM(backbone=backbone))
+    return keras_hub.models.Qwen3CausalLM(backbone=backbone)
 
 
 def make(causal_lm):
@@ -120,15 +124,6 @@ def test_short_text_is_explained(model):
 
 
 def test_model_without_preprocessor_is_of_bytes():
-    backbone = keras_hub.models.Qwen3Backbone(
-        vocabulary_size=300,
-        num_layers=1,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        hidden_dim=16,
-        intermediate_dim=16,
-    )
-    causal_lm = keras_hub.models.Qwen3CausalLM(backbone=backbone)
+    causal_lm = without_preprocessor(300)
     with pytest.raises(ValueError, match="a vocabulary of 256"):
         LanguageModel(causal_lm)

@@ -13,13 +13,6 @@ pytestmark = pytest.mark.skipif(
     keras.config.backend() not in ("jax", "torch"),
     reason="the kernels run on torch and JAX",
 )
-# Largest error relative to the largest number: of output and log-sum-exp, and
-# of gradients.
-BOUNDS = {
-    "float32": (2e-6, 5e-6),
-    "float16": (2e-3, 4e-3),
-    "bfloat16": (2e-2, 2e-2),
-}
 CASES = [
     case
     for case in testing.CASES
@@ -76,26 +69,17 @@ EXTRA = [
 ]
 
 
-def relative_error(actual, exact):
-    finite = np.isfinite(exact)
-    np.testing.assert_array_equal(actual[~finite], exact[~finite])
-    if not finite.any():
-        return 0.0
-    largest = np.abs(exact[finite]).max()
-    return np.abs(actual[finite] - exact[finite]).max() / max(largest, 1.0)
-
-
 def assert_accurate(case, dtype):
     inputs = testing.make_inputs(case, dtype)
     exact, single = testing.references(case, dtype)
     result = testing.case_runner(case, "triton", dtype)(inputs, dtype)
     scale = max(np.abs(x).max() for x in inputs.differentiable.values())
     testing.assert_close_to_oracle(result, exact, single, dtype, scale)
-    of_values, of_gradients = BOUNDS[dtype]
-    assert relative_error(result.output, exact.output) <= of_values
-    assert relative_error(result.lse, exact.lse) <= of_values
+    of_values, of_gradients = testing.KERNEL_BOUNDS[dtype]
+    assert testing.relative_error(result.output, exact.output) <= of_values
+    assert testing.relative_error(result.lse, exact.lse) <= of_values
     for name, gradient in result.gradients.items():
-        error = relative_error(gradient, exact.gradients[name])
+        error = testing.relative_error(gradient, exact.gradients[name])
         assert error <= of_gradients, name
 
 

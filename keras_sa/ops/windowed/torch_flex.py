@@ -62,13 +62,10 @@ def _why_not_on(device_type, arguments):
 
 
 def _why_not_on_cpu(arguments):
-    import torch
+    from keras_sa.ops import torch_devices
 
     a = arguments
-    if torch.is_grad_enabled() and any(
-        getattr(x, "requires_grad", False)
-        for x in (a.query, a.key, a.value, a.sinks)
-    ):
+    if torch_devices.need_gradients(a.query, a.key, a.value, a.sinks):
         return (
             "`flex` has no gradients on CPUs: torch compiles FlexAttention's "
             "forward pass alone there, and uncompiled it holds n x n scores."
