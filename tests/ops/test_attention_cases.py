@@ -3,9 +3,10 @@
 import pytest
 
 from keras_sa import testing
+from keras_sa.ops.windowed import jax_looped
 from keras_sa.ops.windowed import tensorflow_xla
 
-IMPLEMENTATIONS = ("portable", "native_block", "xla")
+IMPLEMENTATIONS = ("portable", "native_block", "looped", "xla")
 # XLA takes seconds to compile a case: those that the loop could get wrong.
 # Other dtypes: `test_tensorflow_xla.py`.
 XLA_CASES = (
@@ -49,6 +50,7 @@ RUNS = [
 @pytest.mark.parametrize("case, implementation, dtype", RUNS)
 def test_value_and_gradients(case, implementation, dtype, monkeypatch):
     # Few chunks in a step, so that there is more than one.
-    small = dict.fromkeys(tensorflow_xla.SCORE_BYTES, 2**11)
-    monkeypatch.setattr(tensorflow_xla, "SCORE_BYTES", small)
+    for module in (jax_looped, tensorflow_xla):
+        small = dict.fromkeys(module.SCORE_BYTES, 2**11)
+        monkeypatch.setattr(module, "SCORE_BYTES", small)
     testing.assert_case(case, implementation, dtype)

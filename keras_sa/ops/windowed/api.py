@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_sa.ops import _dispatch
 from keras_sa.ops import _validation
+from keras_sa.ops.windowed import jax_looped
 from keras_sa.ops.windowed import jax_triton
 from keras_sa.ops.windowed import native_block
 from keras_sa.ops.windowed import portable
@@ -24,6 +25,7 @@ IMPLEMENTATIONS = {
     "jax": {
         "native_block": native_block,
         "triton": jax_triton,
+        "looped": jax_looped,
         "portable": portable,
     },
     "torch": {

@@ -70,7 +70,12 @@ def _attend_at_once(arguments, chunks, query, key, value, position):
         cut(query, chunks, num_groups(arguments)),  # [N, t, c*G, D]
         with_neighbors(key, chunks),  # [N, t, S, D]
         with_neighbors(value, chunks),  # [N, t, S, E]
-        visible_keys(arguments, position, chunks, example_of_row(arguments)),
+        visible_keys(
+            arguments,
+            positions_with_neighbors(position, chunks),
+            chunks,
+            example_of_row(arguments),
+        ),
         sinks_of_row(arguments),
     )
 
@@ -146,7 +151,7 @@ def _in_slot_order(arguments, order):
         for x in (query, a.key, a.value)
     ]
     if order is None:
-        rows = [_heads_beside_batch(x) for x in tensors]
+        rows = [heads_beside_batch(x) for x in tensors]
     else:
         index = ops.minimum(order, length - 1)  # slots beyond the last token
         rows = [permutations.permute_heads(x, index) for x in tensors]
@@ -180,7 +185,7 @@ def _positions(arguments, order):
     return ops.reshape(position, (num_rows, num_slots))
 
 
-def _heads_beside_batch(x):
+def heads_beside_batch(x):
     """`[B, n, K, F]` as `[B * K, n, F]`."""
     batch_size, length, num_heads, features = ops.shape(x)
     x = ops.transpose(x, (0, 2, 1, 3))
@@ -232,20 +237,20 @@ def positions_with_neighbors(position, chunks):
     return ops.concatenate(parts, axis=2)
 
 
-def visible_keys(arguments, position, chunks, example):
+def visible_keys(arguments, key_position, chunks, example):
     """Which keys each query of a chunk sees.
 
     Args:
         arguments: `WindowedArguments`.
-        position: `[N or 1, m]`.
+        key_position: original positions `[R or 1, t, S]`, R rows.
         chunks: `Chunks`.
-        example: as from `example_of_row`.
+        example: the index in the batch of each row `[R]`, as from
+            `example_of_row`; `None` without an attention mask.
 
     Returns:
-        Boolean `[N or 1, t, c, S]`.
+        Boolean `[R or 1, t, c, S]`.
     """
     a = arguments
-    key_position = positions_with_neighbors(position, chunks)  # [N, t, S]
     own = chunks.before * chunks.size
     query_position = key_position[:, :, own : own + chunks.size, None]
     key_position = key_position[:, :, None, :]
@@ -296,13 +301,14 @@ def _look_up(arguments, example, query_position, key_position):
     )
 
 
-def sinks_of_row(arguments):
-    """`[H]` as `[N, G]`, or `None`."""
+def sinks_of_row(arguments, num_examples=None):
+    """`[H]` as `[N, G]`, or `None`; of `num_examples` instead of all."""
     a = arguments
     if a.sinks is None:
         return None
-    batch_size, num_kv_heads = ops.shape(a.query)[0], a.key.shape[2]
-    shape = (batch_size, num_kv_heads, num_groups(a))
+    if num_examples is None:
+        num_examples = ops.shape(a.query)[0]
+    shape = (num_examples, a.key.shape[2], num_groups(a))
     sinks = ops.broadcast_to(ops.reshape(a.sinks, (1, *shape[1:])), shape)
     sinks = ops.reshape(sinks, (-1, shape[2]))
     return ops.cast(sinks, _softmax.compute_dtype(a.query.dtype))

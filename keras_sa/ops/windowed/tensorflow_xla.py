@@ -17,28 +17,17 @@ import functools
 
 from keras import ops
 
-from keras_sa.ops import _softmax
 from keras_sa.ops import permutation as permutations
 from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import recomputation
 
 # The most bytes of scores in a step. On a CPU, cached scores are fast and
 # steps cost little: 2 to 8 MB won. A GPU wants steps large enough to fill it.
 SCORE_BYTES = {"CPU": 2**22, "GPU": 2**26}
-# The arguments that may be tensors: with a gradient, and without. All others
-# are constants of the program that XLA compiles.
-_FLOATS = ("query", "key", "value", "scale", "sinks")
-_OTHERS = ("permutation", "padding_mask", "attention_mask")
 
 
 def why_not(arguments):
-    if arguments.dropout:
-        return (
-            "`xla` has no dropout: its backward pass computes the weights "
-            "again and would draw others."
-        )
-    if not isinstance(arguments.logit_soft_cap, (int, float, type(None))):
-        return "`xla` has no logit_soft_cap that is a tensor: pass a number."
-    return None
+    return recomputation.why_not(arguments, "xla")
 
 
 def by_default(arguments):
@@ -55,10 +44,7 @@ def device_kind():
 
 
 def forward(arguments):
-    floats, others = _tensors(arguments, _FLOATS), _tensors(arguments, _OTHERS)
-    static = dataclasses.replace(
-        arguments, seed=None, **dict.fromkeys((*floats, *others))
-    )
+    floats, others, static = recomputation.split(arguments)
     names = tuple(floats)
     score_bytes = SCORE_BYTES[device_kind()]
     outputs = _with_gradients(
@@ -69,12 +55,6 @@ def forward(arguments):
         tuple(floats.values()),
     )
     return outputs if arguments.return_lse else outputs[0]
-
-
-def _tensors(arguments, names):
-    values = {name: getattr(arguments, name) for name in names}
-    constants = (int, float, type(None))
-    return {k: v for k, v in values.items() if not isinstance(v, constants)}
 
 
 @functools.cache
@@ -188,19 +168,13 @@ def _maximum(x, y):
     return max(x, y) if isinstance(x, int) else ops.maximum(x, y)
 
 
-def _most_chunks(arguments, chunks, score_bytes):
-    dtype = _softmax.compute_dtype(arguments.query.dtype)
-    scores = portable.num_groups(arguments) * chunks.size * chunks.keys
-    return score_bytes // (scores * (8 if dtype == "float64" else 4))
-
-
 def _attend_by_groups(
     score_bytes, arguments, chunks, query, key, value, position
 ):
     """`attend` of `portable.attend_in_slot_order`, as a loop."""
     a = arguments
     num_rows, num_slots = ops.shape(query)[:2]
-    most_chunks = _most_chunks(a, chunks, score_bytes)
+    most_chunks = score_bytes // recomputation.bytes_of_scores(a, chunks)
     groups = choose_groups(chunks, num_rows, num_slots, most_chunks)
     position = ops.broadcast_to(position, (num_rows, num_slots))
     floats = {
@@ -295,8 +269,9 @@ def _attend_groups(arguments, chunks, floats, integers):
     def own(x):  # the chunks that are not borrowed
         return x[:, chunks.before : ops.shape(x)[1] - chunks.after]
 
+    position = portable.positions_with_neighbors(integers["position"], chunks)
     visible = portable.visible_keys(
-        arguments, integers["position"], chunks, integers.get("example")
+        arguments, own(position), chunks, integers.get("example")
     )
     output, lse = portable.attend_chunks(
         arguments,
@@ -304,7 +279,7 @@ def _attend_groups(arguments, chunks, floats, integers):
         portable.cut(floats["query"], chunks, portable.num_groups(arguments)),
         own(portable.with_neighbors(floats["key"], chunks)),
         own(portable.with_neighbors(floats["value"], chunks)),
-        own(visible),
+        visible,
         floats.get("sinks"),
     )
     return (output, lse) if arguments.return_lse else (output,)

@@ -1,0 +1,300 @@
+"""Windowed attention on JAX as a loop along the slots.
+
+A step takes the next slots of all heads and attends with a few chunks. It
+hands on what the next step's windows reach back to. So nothing but the
+arguments and the output exists at full length: no copy with heads beside the
+batch, no neighbours, no scores. The backward pass computes the scores again.
+
+It is the faster one on a CPU, too. Scores of one step stay in the cache, and
+XLA takes the memory of large intermediate arrays from the system at each call.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G` query
+heads per key/value head, `D` head dim, `E` value head dim, `F` features, `m`
+slots, `c` slots in a chunk, `g` chunks in a step, `r` examples in a step, `s`
+steps, `u` slots that a step handles and borrows, `S` keys of a chunk.
+"""
+
+import dataclasses
+import functools
+
+from keras import ops
+
+from keras_sa.ops import _softmax
+from keras_sa.ops import permutation as permutations
+from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import recomputation
+
+# The most bytes of scores in a step, by measurement on CPUs; a step has one
+# chunk of every head at least. A GPU wants steps large enough to fill it.
+SCORE_BYTES = {"cpu": 2**21, "gpu": 2**26}
+
+
+def why_not(arguments):
+    shapes = (*arguments.query.shape, *arguments.key.shape)
+    if not all(isinstance(size, int) for size in shapes):
+        return "`looped` needs sizes that are known."
+    return recomputation.why_not(arguments, "looped")
+
+
+def by_default(arguments):
+    """Where it has more than one step to do."""
+    chunks = portable.choose_chunks(arguments)
+    return choose_steps(arguments, chunks, _score_bytes()).number > 1
+
+
+def _score_bytes():
+    import jax
+
+    return SCORE_BYTES.get(jax.default_backend(), SCORE_BYTES["gpu"])
+
+
+def forward(arguments):
+    floats, others, static = recomputation.split(arguments)
+    # Compiled once per shape in eager use too.
+    return _compiled(static, _score_bytes())(floats | others)
+
+
+@functools.cache
+def _compiled(static, score_bytes):
+    import jax
+
+    def run(tensors):
+        return _attend(dataclasses.replace(static, **tensors), score_bytes)
+
+    return jax.jit(run)
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """A step is `chunks` of each of `examples`. It takes `per_example` steps
+    to go through one, and `number` for all."""
+
+    chunks: int
+    examples: int
+    per_example: int
+    number: int
+
+
+def choose_steps(arguments, chunks, score_bytes):
+    """Even steps of at most `score_bytes` of scores, if one chunk of every
+    head has no more. Of short texts, a step takes several."""
+    batch_size, length, num_kv_heads = arguments.key.shape[:3]
+    scores = num_kv_heads * recomputation.bytes_of_scores(arguments, chunks)
+    most = max(score_bytes // scores, 1)
+    # Queries wait for the slots that their windows reach ahead to.
+    num_chunks = portable.num_chunks_of(length, chunks) + chunks.after
+    # Few chunks beyond the last, and large steps.
+    size = min(
+        range(max(most // 2, 1), most + 1),
+        key=lambda size: (-num_chunks % size, -size),
+    )
+    size = min(size, num_chunks)
+    per_example = -(-num_chunks // size)
+    examples = 1
+    if per_example == 1:
+        fitting = min(most // size, batch_size)
+        examples = max(
+            x for x in range(1, max(fitting, 1) + 1) if batch_size % x == 0
+        )
+    return Steps(
+        size, examples, per_example, batch_size // examples * per_example
+    )
+
+
+def _attend(arguments, score_bytes):
+    import jax
+
+    a = arguments
+    chunks = portable.choose_chunks(a)
+    steps = choose_steps(a, chunks, score_bytes)
+    order = portable.slot_order(a)
+    if order is not None:  # with the slots that fill the last step
+        num_slots = steps.per_example * steps.chunks * chunks.size
+        order = permutations.pad_end(
+            order, num_slots - order.shape[-1], a.query.shape[1], axis=-1
+        )
+    slots = {
+        "query": _in_steps(_in_slot_order(a.query, a, order), steps, chunks),
+        "key": _in_steps(_in_slot_order(a.key, a, order), steps, chunks),
+        "value": _in_steps(_in_slot_order(a.value, a, order), steps, chunks),
+        "position": _positions(a, order, steps, chunks),
+    }
+    is_first = ops.arange(steps.number, dtype="int32") % steps.per_example == 0
+    example = ops.arange(a.query.shape[0], dtype="int32")
+    example = ops.reshape(example, (-1, steps.examples))  # [B / r, r]
+    example = ops.repeat(example, steps.per_example, axis=0)  # [s, r]
+    # A loop is a barrier by itself.
+    step = jax.checkpoint(
+        functools.partial(_step, arguments, chunks), prevent_cse=False
+    )
+    borrowed = _nothing_borrowed(
+        {k: _by_example(v[0], example[0]) for k, v in slots.items()}, chunks
+    )
+    _, outputs = jax.lax.scan(step, borrowed, (slots, is_first, example))
+    outputs = [_out_of_steps(x, a, order, chunks) for x in outputs]
+    if not a.return_lse:
+        return outputs[0]
+    lse = outputs[1][..., 0]
+    if a.padding_mask is not None:
+        lse = ops.where(a.padding_mask[:, :, None], lse, -float("inf"))
+    return outputs[0], lse
+
+
+def _in_slot_order(x, arguments, order):
+    """`[B, n, heads, F]` as `[B, m, K, G * F]`."""
+    batch_size, length, num_heads, features = x.shape
+    num_kv_heads = arguments.key.shape[2]
+    x = permutations.zero_padding(x, arguments.padding_mask)
+    x = ops.reshape(
+        x,
+        (
+            batch_size,
+            length,
+            num_kv_heads,
+            num_heads // num_kv_heads * features,
+        ),
+    )
+    if order is None:
+        return x
+    index = ops.minimum(order, length - 1)  # slots beyond the last token
+    return permutations.take_slots(x, index)
+
+
+def _in_steps(x, steps, chunks, filler=0):
+    """`[B, m, ...]` as `[s, r*g*c, ...]`.
+
+    `r` has no axis of its own: with one, XLA copies what the loop reads.
+    """
+    batch_size, num_slots, *shape = x.shape
+    size = steps.chunks * chunks.size
+    x = permutations.pad_end(
+        x, steps.per_example * size - num_slots, filler, axis=1
+    )
+    return ops.reshape(x, (steps.number, steps.examples * size, *shape))
+
+
+def _positions(arguments, order, steps, chunks):
+    """Original positions `[s, r*g*c, K or 1]`; `NOWHERE` for what nobody may
+    see."""
+    a = arguments
+    batch_size, length = a.query.shape[:2]
+    position = ops.arange(length, dtype="int32") if order is None else order
+    real = permutations.is_real(position, length, a.padding_mask)
+    position = ops.where(real, position, portable.NOWHERE)
+    position = permutations.with_head_axis(position)  # [B or 1, K or 1, m]
+    shape = (batch_size, *position.shape[1:])
+    position = ops.transpose(ops.broadcast_to(position, shape), (0, 2, 1))
+    return _in_steps(position, steps, chunks, filler=portable.NOWHERE)
+
+
+def _nothing_borrowed(slots, chunks):
+    """What the first step of an example borrows: `[r, slots, ...]`.
+
+    Args:
+        slots: dict of `[r, g*c, ...]`.
+    """
+    sizes = {
+        "query": chunks.after,
+        "key": chunks.before + chunks.after,
+        "value": chunks.before + chunks.after,
+        "position": chunks.before + chunks.after,
+    }
+    fillers = {"position": portable.NOWHERE}
+    return {
+        name: ops.full(
+            (x.shape[0], sizes[name] * chunks.size, *x.shape[2:]),
+            fillers.get(name, 0),
+            dtype=x.dtype,
+        )
+        for name, x in slots.items()
+    }
+
+
+def _step(arguments, chunks, borrowed, inputs):
+    """Attends with the queries `after` chunks behind the newest slots.
+
+    Returns:
+        What the next step borrows, and a tuple of outputs `[r*g*c, K, ...]`.
+    """
+    slots, is_first, example = inputs
+    slots = {name: _by_example(x, example) for name, x in slots.items()}
+    nothing = _nothing_borrowed(slots, chunks)
+    at_hand = {
+        name: ops.concatenate(
+            [ops.where(is_first, nothing[name], borrowed[name]), x], axis=1
+        )
+        for name, x in slots.items()
+    }
+    num_slots = slots["key"].shape[1]
+    borrowed = {name: x[:, num_slots:] for name, x in at_hand.items()}
+    query = at_hand["query"][:, :num_slots]
+    outputs = _attend_slots(
+        arguments, chunks, {**at_hand, "query": query}, example
+    )
+    return borrowed, [ops.reshape(x, (-1, *x.shape[2:])) for x in outputs]
+
+
+def _by_example(x, example):
+    """`[r*g*c, ...]` as `[r, g*c, ...]`."""
+    return ops.reshape(x, (example.shape[0], -1, *x.shape[1:]))
+
+
+def _attend_slots(arguments, chunks, at_hand, example):
+    """Outputs `[r, g*c, K, G*E]` and, if wanted, `[r, g*c, K, G]`.
+
+    Args:
+        at_hand: query `[r, g*c, K, G*D]`, key `[r, u, K, D]`, value
+            `[r, u, K, E]` and position `[r, u, K or 1]`.
+        example: `[r]`.
+    """
+    a = arguments
+    num_examples, num_slots, num_kv_heads = at_hand["query"].shape[:3]
+    dtype = _softmax.compute_dtype(a.query.dtype)
+
+    def rows(x):  # [r * K, slots, F]
+        return ops.cast(portable.heads_beside_batch(x), dtype)
+
+    position = portable.heads_beside_batch(at_hand["position"][..., None])
+    if num_examples > 1 and position.shape[0] == num_examples:
+        position = ops.repeat(position, num_kv_heads, axis=0)
+    position = _with_neighbors(position, chunks)[..., 0]
+    output, lse = portable.attend_chunks(
+        a,
+        chunks,
+        portable.cut(rows(at_hand["query"]), chunks, portable.num_groups(a)),
+        _with_neighbors(rows(at_hand["key"]), chunks),
+        _with_neighbors(rows(at_hand["value"]), chunks),
+        portable.visible_keys(
+            a, position, chunks, ops.repeat(example, num_kv_heads)
+        ),
+        portable.sinks_of_row(a, num_examples),
+    )
+
+    def restore(x):
+        x = ops.reshape(x, (num_examples, num_kv_heads, num_slots, -1))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    output = ops.cast(restore(output), a.value.dtype)
+    return (output, restore(lse)) if a.return_lse else (output,)
+
+
+def _with_neighbors(x, chunks):
+    """Slots and those around them `[R, u, F]` as `[R, g, S, F]`."""
+    x = portable.cut(x, chunks, 1)
+    num_neighbors = chunks.before + chunks.after
+    num_chunks = x.shape[1] - num_neighbors
+    parts = [x[:, i : i + num_chunks] for i in range(num_neighbors + 1)]
+    return ops.concatenate(parts, axis=2)
+
+
+def _out_of_steps(x, arguments, order, chunks):
+    """`[s, r*g*c, K, G*F]` as `[B, n, H, F]` in the original order."""
+    batch_size, length, num_heads = arguments.query.shape[:3]
+    late = chunks.after * chunks.size
+    x = ops.reshape(x, (batch_size, -1, *x.shape[2:]))
+    if order is None:
+        x = x[:, late : late + length]
+    else:
+        inverse = permutations.invert_permutation(order)[..., :length]
+        x = permutations.take_slots(x, inverse + late)
+    return ops.reshape(x, (batch_size, length, num_heads, -1))
