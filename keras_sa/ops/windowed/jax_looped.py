@@ -28,6 +28,9 @@ from keras_sa.ops.windowed import recomputation
 # chunk of every head at least. A GPU wants steps large enough to fill it.
 SCORE_BYTES = {"cpu": 2**21, "gpu": 2**26}
 
+# A step costs as much as this many chunks more.
+_STEP_COST = 0.25
+
 
 def why_not(arguments):
     shapes = (*arguments.query.shape, *arguments.key.shape)
@@ -83,10 +86,9 @@ def choose_steps(arguments, chunks, score_bytes):
     most = max(score_bytes // scores, 1)
     # Queries wait for the slots that their windows reach ahead to.
     num_chunks = portable.num_chunks_of(length, chunks) + chunks.after
-    # Few chunks beyond the last, and large steps.
     size = min(
         range(max(most // 2, 1), most + 1),
-        key=lambda size: (-num_chunks % size, -size),
+        key=lambda size: -(-num_chunks // size) * (size + _STEP_COST),
     )
     size = min(size, num_chunks)
     per_example = -(-num_chunks // size)
