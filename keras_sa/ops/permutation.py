@@ -301,24 +301,29 @@ def pad_end(x, amount, value, axis):
     return ops.concatenate([x, filler], axis=axis)
 
 
-def permute_heads(x, permutation):
+def permute_heads(x, permutation, inverse=None):
     """Rows of `x` in slot order, heads beside the batch, in one gather.
 
     Args:
         x: `[B, n, K, F]`.
         permutation: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`.
+        inverse: optional slots of the tokens, int32 `[n]`, `[B or 1, n]` or
+            `[B or 1, K, n]`, for a faster gradient. A slot that is no token's
+            then gives none.
 
     Returns:
         `[B * K, m, F]`.
     """
     batch_size, length, num_heads = ops.shape(x)[:3]
-    index = with_head_axis(permutation) * num_heads  # [B or 1, K or 1, m]
-    index = index + _offsets(batch_size, num_heads, length * num_heads, 1)
-    index = ops.reshape(index, (batch_size * num_heads, -1))
-    return _take_rows(x, index)
+    index = _rows_in_slot_order(permutation, batch_size, length, num_heads)
+    back = None
+    if inverse is not None:
+        num_slots = ops.shape(permutation)[-1]
+        back = _rows_in_order(inverse, batch_size, num_slots, num_heads)
+    return _take_rows(x, index, back)
 
 
-def unpermute_heads(x, inverse, batch_size, num_heads):
+def unpermute_heads(x, inverse, batch_size, num_heads, permutation=None):
     """Undoes `permute_heads`: `[B * K, m, F]` to `[B, n, K, F]`.
 
     Args:
@@ -326,13 +331,34 @@ def unpermute_heads(x, inverse, batch_size, num_heads):
         inverse: int32 `[n]`, `[B or 1, n]` or `[B or 1, K, n]`.
         batch_size: `B`.
         num_heads: `K`.
+        permutation: optional tokens of the slots, int32 `[m]`, `[B or 1, m]`
+            or `[B or 1, K, m]`, for a faster gradient where `m == n`.
     """
     num_slots = ops.shape(x)[1]
+    index = _rows_in_order(inverse, batch_size, num_slots, num_heads)
+    back = None
+    sizes = (inverse.shape[-1], getattr(permutation, "shape", [None])[-1])
+    if None not in sizes and sizes[0] == sizes[1]:
+        back = _rows_in_slot_order(
+            permutation, batch_size, num_slots, num_heads
+        )
+    return _take_rows(x, index, back)
+
+
+def _rows_in_slot_order(permutation, batch_size, length, num_heads):
+    """Where the rows `[B * K, m]` are in a flat table `[B, n, K]`."""
+    index = with_head_axis(permutation) * num_heads  # [B or 1, K or 1, m]
+    index = index + _offsets(batch_size, num_heads, length * num_heads, 1)
+    return ops.reshape(index, (batch_size * num_heads, -1))
+
+
+def _rows_in_order(inverse, batch_size, num_slots, num_heads):
+    """Where the rows `[B, n, K]` are in a flat table `[B, K, m]`."""
     index = with_head_axis(inverse)  # [B or 1, K or 1, n]
     index = index + _offsets(
         batch_size, num_heads, num_heads * num_slots, num_slots
     )
-    return _take_rows(x, ops.transpose(index, (0, 2, 1)))
+    return ops.transpose(index, (0, 2, 1))
 
 
 def take_slots(x, index):
@@ -366,12 +392,31 @@ def _starts(num_parts, stride):
     return start[:, None]
 
 
-def _take_rows(x, index):
-    """Rows of features by their place in the flat table `[..., F]`."""
+def _take_rows(x, index, back=None):
+    """Rows of features by their place in the flat table `[..., F]`.
+
+    Args:
+        index: int32 of any shape.
+        back: optional int32, for every row of the table the one place in
+            `index` that names it. The gradient gathers, too: torch and
+            TensorFlow need several times as long to scatter.
+    """
     features = ops.shape(x)[-1]
-    # The middle axis keeps Keras on torch from an embedding lookup, which is
-    # ten times slower than selecting rows.
-    rows = ops.take(ops.reshape(x, (-1, 1, features)), index, axis=0)
+    backend = keras.config.backend()
+    if back is not None and backend == "torch":
+        from keras_sa.ops import torch_gathers as gathers
+    elif back is not None and backend == "tensorflow":
+        from keras_sa.ops import tensorflow_gathers as gathers
+    else:
+        # The middle axis keeps Keras on torch from an embedding lookup, which
+        # is ten times slower than selecting rows.
+        rows = ops.take(ops.reshape(x, (-1, 1, features)), index, axis=0)
+        return ops.reshape(rows, (*ops.shape(index), features))
+    rows = gathers.take_rows(
+        ops.reshape(x, (-1, features)),
+        ops.reshape(index, (-1,)),
+        ops.reshape(back, (-1,)),
+    )
     return ops.reshape(rows, (*ops.shape(index), features))
 
 

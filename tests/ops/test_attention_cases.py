@@ -6,7 +6,7 @@ from keras_sa import testing
 from keras_sa.ops.windowed import jax_looped
 from keras_sa.ops.windowed import tensorflow_xla
 
-IMPLEMENTATIONS = ("portable", "native_block", "looped", "xla")
+IMPLEMENTATIONS = ("portable", "native_block", "looped", "sdpa", "xla")
 # XLA takes seconds to compile a case: those that the loop could get wrong.
 # Other dtypes: `test_tensorflow_xla.py`.
 XLA_CASES = (

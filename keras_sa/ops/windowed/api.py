@@ -19,6 +19,7 @@ from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import tensorflow_xla
 from keras_sa.ops.windowed import torch_flex
 from keras_sa.ops.windowed import torch_triton
+from keras_sa.ops.windowed import torch_windows
 
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
@@ -32,6 +33,7 @@ IMPLEMENTATIONS = {
         "native_block": native_block,
         "triton": torch_triton,
         "flex": torch_flex,
+        "sdpa": torch_windows,
         "portable": portable,
     },
     "tensorflow": {

@@ -297,6 +297,6 @@ def _out_of_steps(x, arguments, order, chunks):
     if order is None:
         x = x[:, late : late + length]
     else:
-        inverse = permutations.invert_permutation(order)[..., :length]
+        inverse = portable.slots_of_tokens(arguments, order)
         x = permutations.take_slots(x, inverse + late)
     return ops.reshape(x, (batch_size, length, num_heads, -1))

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_sa.ops import _softmax
 from keras_sa.ops import permutation as permutations
+from keras_sa.ops.windowed import portable
 
 
 def why_not(arguments):
@@ -82,8 +83,10 @@ def forward(arguments):
         a.permutation, a.window_size, a.padding_mask
     )
     heads = order.shape[1] if len(order.shape) == 3 else 1
+    inverse = portable.slots_of_tokens(arguments, order)
     query, key, value = (
-        _blocks(x, order, heads, arguments) for x in (a.query, a.key, a.value)
+        _blocks(x, order, inverse, heads, arguments)
+        for x in (a.query, a.key, a.value)
     )
     output = _attend(
         query,
@@ -94,12 +97,13 @@ def forward(arguments):
         causal=a.causal,
     )
     output = ops.cast(output, a.value.dtype)
-    inverse = permutations.invert_permutation(order)[..., :length]
     num_heads, value_dim = a.query.shape[2], a.value.shape[3]
     output = ops.reshape(
         output, (batch_size * heads, -1, num_heads // heads * value_dim)
     )
-    output = permutations.unpermute_heads(output, inverse, batch_size, heads)
+    output = permutations.unpermute_heads(
+        output, inverse, batch_size, heads, order
+    )
     output = ops.reshape(output, (batch_size, length, num_heads, value_dim))
     return permutations.zero_padding(output, a.padding_mask)
 
@@ -121,7 +125,7 @@ def _attend(query, key, value, visible, *, scale, causal):
     )
 
 
-def _blocks(x, order, heads, arguments):
+def _blocks(x, order, inverse, heads, arguments):
     """`[B, n, H, D]` as blocks of slots `[B * h * blocks, w, H / h, D]`."""
     batch_size, length, num_heads, head_dim = ops.shape(x)
     x = permutations.zero_padding(x, arguments.padding_mask)
@@ -129,7 +133,7 @@ def _blocks(x, order, heads, arguments):
         x = ops.cast(x, _softmax.compute_dtype(x.dtype))
     features = num_heads // heads * head_dim
     x = ops.reshape(x, (batch_size, length, heads, features))
-    x = permutations.permute_heads(x, ops.minimum(order, length - 1))
+    x = permutations.permute_heads(x, ops.minimum(order, length - 1), inverse)
     return ops.reshape(
         x, (-1, arguments.window_size, num_heads // heads, head_dim)
     )

@@ -56,10 +56,11 @@ def attend_in_slot_order(attend, arguments):
     """
     chunks = choose_chunks(arguments)
     order = slot_order(arguments)
-    query, key, value = _in_slot_order(arguments, order)
+    inverse = slots_of_tokens(arguments, order)
+    query, key, value = _in_slot_order(arguments, order, inverse)
     position = _positions(arguments, order)
     output, lse = attend(arguments, chunks, query, key, value, position)
-    return _in_original_order(arguments, order, output, lse)
+    return _in_original_order(arguments, order, inverse, output, lse)
 
 
 def _attend_at_once(arguments, chunks, query, key, value, position):
@@ -137,7 +138,7 @@ def num_groups(arguments):
     return arguments.query.shape[2] // arguments.key.shape[2]
 
 
-def _in_slot_order(arguments, order):
+def _in_slot_order(arguments, order, inverse):
     """Query `[N, m, G*D]`, key `[N, m, D]`, value `[N, m, E]`, m >= n slots."""
     a = arguments
     batch_size, length, num_heads, head_dim = ops.shape(a.query)
@@ -154,7 +155,7 @@ def _in_slot_order(arguments, order):
         rows = [heads_beside_batch(x) for x in tensors]
     else:
         index = ops.minimum(order, length - 1)  # slots beyond the last token
-        rows = [permutations.permute_heads(x, index) for x in tensors]
+        rows = [permutations.permute_heads(x, index, inverse) for x in tensors]
     return [ops.cast(x, dtype) for x in rows]
 
 
@@ -165,6 +166,14 @@ def slot_order(arguments):
             arguments.permutation, arguments.window_size, arguments.padding_mask
         )
     return arguments.permutation
+
+
+def slots_of_tokens(arguments, order):
+    """The inverse `[..., n]` of an order `[..., m]`, or `None` without one."""
+    if order is None:
+        return None
+    length = ops.shape(arguments.query)[1]
+    return permutations.invert_permutation(order)[..., :length]
 
 
 def _positions(arguments, order):
@@ -323,20 +332,19 @@ def _sinks_of_queries(sinks, chunks):
     return ops.reshape(sinks, (rows, 1, chunks.size * group, 1))
 
 
-def _in_original_order(arguments, order, output, lse):
+def _in_original_order(arguments, order, inverse, output, lse):
     """`[N, t, c*G, E]` and `[N, t, c*G]` as `[B, n, H, E]` and `[B, n, H]`."""
     a = arguments
     batch_size, length, num_heads = ops.shape(a.query)[:3]
     num_kv_heads, group = a.key.shape[2], num_groups(a)
-    inverse = None
-    if order is not None:
-        inverse = permutations.invert_permutation(order)[..., :length]
 
     def restore(x, features):
         x = ops.reshape(x, (batch_size * num_kv_heads, -1, group * features))
-        if inverse is not None:
+        if order is not None:
+            # A window fills its last chunk with slots that are no token's.
+            x = x[:, : ops.shape(order)[-1]]
             x = permutations.unpermute_heads(
-                x, inverse, batch_size, num_kv_heads
+                x, inverse, batch_size, num_kv_heads, order
             )
             return ops.reshape(x, (batch_size, length, num_heads, features))
         x = ops.reshape(x, (batch_size, num_kv_heads, -1, group, features))

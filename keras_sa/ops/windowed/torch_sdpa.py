@@ -64,16 +64,23 @@ def most_blocks(query):
 
 
 def _attend(query, key, value, visible, scale, causal):
+    bias = None if visible is None else bias_of(visible, query.dtype)
+    return attend_with_bias(query, key, value, bias, scale=scale, causal=causal)
+
+
+def attend_with_bias(query, key, value, bias, *, scale, causal=False):
+    """`attend` with numbers to add to the scores, `[N, 1, w or 1, S]`, or
+    `None`; keys and values may be any `S`."""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     group = query.shape[1] // key.shape[1]
-    if group > 1 and not _reads_groups(query, value, visible):
+    if group > 1 and not _reads_groups(query, value, bias):
         key, value = (x.repeat_interleave(group, 1) for x in (key, value))
         group = 1
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=None if visible is None else _bias(visible, query.dtype),
+        attn_mask=bias,
         is_causal=causal,
         scale=scale,
         enable_gqa=group > 1,
@@ -81,7 +88,7 @@ def _attend(query, key, value, visible, scale, causal):
     return output.transpose(1, 2)
 
 
-def _reads_groups(query, value, visible):
+def _reads_groups(query, value, bias):
     """Whether a fused kernel reads one key/value head for many query heads.
 
     Flash attention does. Where a GPU cannot take that, the kernels that come
@@ -91,11 +98,12 @@ def _reads_groups(query, value, visible):
     if query.device.type == "cpu":
         return True
     is_half = query.dtype in (torch.float16, torch.bfloat16)
-    return is_half and visible is None and query.shape[3] == value.shape[3]
+    return is_half and bias is None and query.shape[3] == value.shape[3]
 
 
-def _bias(visible, dtype):
+def bias_of(visible, dtype):
     """What hides keys by addition, as in Keras: it is finite, and so are a row
     that sees nothing and its gradients."""
-    zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-    return zeros.masked_fill(~visible, 0.7 * torch.finfo(dtype).min)
+    lowest = 0.7 * torch.finfo(dtype).min
+    zero = torch.zeros((), dtype=dtype, device=visible.device)
+    return torch.where(visible, zero, lowest)
