@@ -360,6 +360,10 @@ def run_op(case, inputs, query, key, value, **arguments):
     )
 
 
+# Implementations that return no log-sum-exp.
+WITHOUT_LSE = ("native_block", "sdpa")
+
+
 def objection(case, implementation, dtype="float32"):
     """Why an implementation cannot do the case (without a log-sum-exp), or
     `None`."""
@@ -659,7 +663,7 @@ def assert_close(what, actual, exact, single, dtype, scale=1.0):
 def assert_case(case, implementation, dtype):
     """Value and gradients of one implementation agree with the oracle."""
     inputs = make_inputs(case, dtype)
-    with_lse = implementation != "native_block"
+    with_lse = implementation not in WITHOUT_LSE
     run = case_runner(case, implementation, dtype, with_lse)
     exact, single = references(case, dtype, with_lse)
     scale = max(np.abs(x).max() for x in inputs.differentiable.values())

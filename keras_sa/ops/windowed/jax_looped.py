@@ -86,10 +86,14 @@ def choose_steps(arguments, chunks, score_bytes):
     most = max(score_bytes // scores, 1)
     # Queries wait for the slots that their windows reach ahead to.
     num_chunks = portable.num_chunks_of(length, chunks) + chunks.after
-    size = min(
-        range(max(most // 2, 1), most + 1),
-        key=lambda size: -(-num_chunks // size) * (size + _STEP_COST),
-    )
+
+    def cost(size):
+        number = -(-num_chunks // size)
+        # Slots added at the end are a copy of all; the wait adds them anyway.
+        adds_slots = not chunks.after and number * size > num_chunks
+        return adds_slots, number * (size + _STEP_COST)
+
+    size = min(range(max(most // 2, 1), most + 1), key=cost)
     size = min(size, num_chunks)
     per_example = -(-num_chunks // size)
     examples = 1

@@ -29,9 +29,6 @@ def why_not(arguments):
         "return_lse": a.return_lse,
         "dropout": bool(a.dropout),
         "a scale that is a tensor": not isinstance(a.scale, (int, float)),
-        "head dims of key and value that differ": (
-            a.key.shape[3] != a.value.shape[3]
-        ),
         "query, key and value of different dtypes": (
             len({a.query.dtype, a.key.dtype, a.value.dtype}) > 1
         ),
@@ -54,7 +51,7 @@ def forward(arguments):
     from keras_sa.ops.windowed import torch_windows_ops
 
     a = arguments
-    batch_size, length, num_heads, head_dim = a.query.shape
+    batch_size, length, num_heads = a.query.shape[:3]
     order = a.permutation
     heads = 1 if order is None or len(order.shape) < 3 else a.key.shape[2]
     chunks = choose_chunks(a)
@@ -70,7 +67,7 @@ def forward(arguments):
         visible,
         chunks,
         scale=a.scale,
-    )  # [B * h, n, H / h, D]
+    )  # [B * h, n, H / h, E]
     if a.exclude_local is not None or a.attention_mask is not None:
         something = ops.any(visible, axis=-1)  # [B * h or 1, t, c]
         something = ops.reshape(something, (something.shape[0], -1, 1, 1))
@@ -80,7 +77,7 @@ def forward(arguments):
         output = permutations.unpermute_heads(
             output, inverse, batch_size, heads, permutation=order
         )
-    output = ops.reshape(output, (batch_size, length, num_heads, head_dim))
+    output = ops.reshape(output, (batch_size, length, num_heads, -1))
     return permutations.zero_padding(output, a.padding_mask)
 
 

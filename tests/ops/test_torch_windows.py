@@ -1,0 +1,207 @@
+"""What is particular to windows through torch's own attention; values and
+gradients are tested with those of the others in `test_attention_cases.py`."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_sa import testing
+from keras_sa.ops import _dispatch
+from keras_sa.ops import sliding_window_attention
+from keras_sa.ops import stochastic_attention
+from keras_sa.ops.windowed import portable
+from keras_sa.ops.windowed import torch_windows
+
+pytestmark = pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="torch's own attention"
+)
+CASES = [
+    case
+    for case in testing.CASES
+    # The gradient of a window of one key is nothing but rounding.
+    if testing.objection(case, "sdpa") is None and case.window > 1
+]
+LENGTH, WINDOW, HEADS, DIM = 1024, 64, 8, 4
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_many_chunks(case, queries, monkeypatch):
+    monkeypatch.setattr(torch_windows, "_FEWEST_QUERIES", queries)
+    monkeypatch.setattr(torch_windows, "_MOST_QUERIES", queries)
+    testing.assert_case(case, "sdpa", "float32")
+
+
+@pytest.mark.parametrize("reach", [(0, 0), (1, 0), (0, 2), (2, 1)])
+@pytest.mark.parametrize("length", [4, 13, 16])
+def test_neighbours_and_their_gradient(reach, length):
+    """Against slices of a padded copy, differentiated by torch."""
+    import torch
+
+    from keras_sa.ops.windowed import torch_windows_ops
+
+    chunks = portable.Chunks(4, *reach)
+    num_chunks = -(-length // 4)
+    x = torch.randn(length, 2, 3, requires_grad=True)
+
+    def copied(x):
+        back = num_chunks * 4 - length + 4 * reach[1]
+        padded = torch.nn.functional.pad(x, (0, 0, 0, 0, 4 * reach[0], back))
+        starts = range(0, 4 * num_chunks, 4)
+        views = torch.stack([padded[i : i + chunks.keys] for i in starts])
+        return torch.nn.functional.pad(views, (0, 2))
+
+    def viewed(x):
+        return torch_windows_ops.Overlapping.apply(x, num_chunks, chunks, 5)
+
+    weights = torch.randn_like(copied(x))
+    results = [
+        (f(x), *torch.autograd.grad((f(x) * weights).sum(), x))
+        for f in (viewed, copied)
+    ]
+    for received, expected in zip(*results):
+        np.testing.assert_allclose(
+            received.detach(), expected.detach(), rtol=1e-6, atol=1e-6
+        )
+
+
+class Sizes:
+    """The most elements of a tensor that torch's operators return."""
+
+    def __init__(self):
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        sizes = self
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                result = function(*args, **kwargs or {})
+                sizes.see(result)
+                return result
+
+        self.mode, self.largest = Mode(), 0
+
+    def see(self, result):
+        import torch
+
+        if isinstance(result, (tuple, list)):
+            for item in result:
+                self.see(item)
+        elif isinstance(result, torch.Tensor):
+            # A view holds what it views.
+            held = result.untyped_storage().nbytes() // result.element_size()
+            self.largest = max(self.largest, held)
+
+
+def largest(implementation, backward):
+    import torch
+
+    order = np.random.default_rng(0).permutation(LENGTH).astype("int32")
+    tensors = [
+        torch.randn(1, LENGTH, HEADS, DIM, requires_grad=backward)
+        for _ in range(3)
+    ]
+    sizes = Sizes()
+    with sizes.mode:
+        output = stochastic_attention(
+            *tensors,
+            order,
+            window_size=WINDOW,
+            causal=True,
+            implementation=implementation,
+        )
+        if backward:
+            output.square().sum().backward()
+    return sizes.largest
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_no_scores_of_all_heads(backward):
+    """The bias is shared by the heads; scores are not there."""
+    bias = LENGTH * WINDOW * 1.25
+    # The kernel's own gradients of overlapping keys, before they are added.
+    gradients = 5 * LENGTH * HEADS * DIM if backward else 0
+    assert largest("sdpa", backward) <= 1.1 * max(bias, gradients)
+    assert largest("portable", backward) >= LENGTH * WINDOW * 1.5 * HEADS
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"dropout": 0.1, "seed": 0}, "dropout"),
+        ({"logit_soft_cap": 2.0}, "logit_soft_cap"),
+        ({"return_lse": True}, "return_lse"),
+        ({"sinks": [0.0, 1.0]}, "sinks"),
+    ],
+)
+def test_refusals(arguments, words):
+    x = ops.ones((1, 8, 2, 4))
+
+    def attend(implementation):
+        return sliding_window_attention(
+            x, x, x, window_size=4, implementation=implementation, **arguments
+        )
+
+    with pytest.raises(
+        ValueError, match=f"(?s)`sdpa` has no {words}.*Received"
+    ):
+        attend("sdpa")
+    attend(None)
+
+
+def test_it_is_the_default_but_in_programs(monkeypatch):
+    import torch
+
+    seen = []
+    choose = _dispatch.choose
+    monkeypatch.setattr(
+        _dispatch, "choose", lambda *x: seen.append(choose(*x)) or seen[-1]
+    )
+    x = torch.ones(1, 8, 2, 4)
+
+    def attend(x):
+        return sliding_window_attention(x, x, x, window_size=4)
+
+    expected = attend(x)
+    assert seen == [torch_windows]
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+    assert seen == [torch_windows] or seen[-1] is portable
+
+
+# Orders whose gradient gathers.
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 7), (2, 3, 7)])
+@pytest.mark.parametrize("extra", [0, 2])
+def test_gradients_of_orders_gather(shape, extra):
+    import torch
+
+    from keras_sa.ops import permutation as permutations
+
+    rng = np.random.default_rng(0)
+    order = np.stack(
+        [rng.permutation(7) for _ in range(int(np.prod(shape[:-1])))]
+    ).reshape(shape)
+    order = np.pad(
+        order, [(0, 0)] * (len(shape) - 1) + [(0, extra)], constant_values=7
+    )
+    order = ops.convert_to_tensor(order, "int32")
+    inverse = permutations.invert_permutation(order)[..., :7]
+    x = torch.randn(2, 7, 3, 4, requires_grad=True)
+    weights = torch.randn(2, 7, 3, 4)
+
+    def there_and_back(fast):
+        rows = permutations.permute_heads(
+            x, ops.minimum(order, 6), inverse if fast else None
+        )
+        back = permutations.unpermute_heads(
+            rows * rows, inverse, 2, 3, order if fast else None
+        )
+        (gradient,) = torch.autograd.grad((back * weights).sum(), x)
+        return back, gradient
+
+    for received, expected in zip(there_and_back(True), there_and_back(False)):
+        torch.testing.assert_close(received, expected)
+    torch.testing.assert_close(there_and_back(True)[0], x * x)
