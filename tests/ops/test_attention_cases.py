@@ -8,7 +8,7 @@ from keras_sa.ops.windowed import tensorflow_xla
 
 IMPLEMENTATIONS = ("portable", "native_block", "looped", "sdpa", "xla")
 # XLA takes seconds to compile a case: those that the loop could get wrong.
-# Other dtypes: `test_tensorflow_xla.py`.
+# Other dtypes of loops: `test_tensorflow_xla.py` and `test_jax_looped.py`.
 XLA_CASES = (
     "sliding-one_token",
     "sliding-length_is_window_plus_1",
@@ -30,9 +30,10 @@ XLA_CASES = (
 
 
 def is_wanted(case, implementation, dtype):
-    if implementation != "xla":
+    if implementation not in ("looped", "xla"):
         return True
-    return case.name in XLA_CASES and dtype == "float32"
+    wanted = implementation == "looped" or case.name in XLA_CASES
+    return wanted and dtype == "float32"
 
 
 RUNS = [

@@ -302,9 +302,11 @@ def test_refusals(arguments, words):
         ("GPU", 37, tensorflow_xla),
         ("GPU", None, portable),
         ("CPU", 37, portable),
+        ("CPU", 2**24, tensorflow_xla),
+        ("CPU", None, portable),
     ],
 )
-def test_it_is_the_default_on_gpus(device, length, chosen, monkeypatch):
+def test_when_it_is_the_default(device, length, chosen, monkeypatch):
     import tensorflow as tf
 
     monkeypatch.setattr(

@@ -63,10 +63,12 @@ def _why_not_on_jax(arguments):
 
 
 def by_default(arguments):
-    """On JAX only for cuDNN, which is for half precision: else JAX' attention
-    holds the scores of all blocks, and `looped` is faster."""
-    if keras.config.backend() != "jax":
-        return True
+    """On torch, and on JAX for cuDNN, which is for half precision. Else the
+    backend's attention holds the scores of all blocks, too, and the others
+    are faster."""
+    backend = keras.config.backend()
+    if backend != "jax":
+        return backend == "torch"
     dtype = keras.backend.standardize_dtype(arguments.query.dtype)
     return dtype in ("bfloat16", "float16") and _has_gpu()
 

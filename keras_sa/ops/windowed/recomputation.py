@@ -52,3 +52,13 @@ def bytes_of_scores(arguments, chunks):
     dtype = _softmax.compute_dtype(arguments.query.dtype)
     scores = portable.num_groups(arguments) * chunks.size * chunks.keys
     return scores * (8 if dtype == "float64" else 4)
+
+
+def bytes_of_all_scores(arguments):
+    """Bytes of the scores that the portable path holds; 0 if the size of the
+    batch is unknown."""
+    chunks = portable.choose_chunks(arguments)
+    batch_size, length, num_kv_heads = arguments.key.shape[:3]
+    num_chunks = portable.num_chunks_of(length, chunks)
+    rows = (batch_size or 0) * num_kv_heads
+    return rows * num_chunks * bytes_of_scores(arguments, chunks)

@@ -24,6 +24,9 @@ from keras_sa.ops.windowed import recomputation
 # The most bytes of scores in a step. On a CPU, cached scores are fast and
 # steps cost little: 2 to 8 MB won. A GPU wants steps large enough to fill it.
 SCORE_BYTES = {"CPU": 2**22, "GPU": 2**26}
+# The most bytes of scores that the portable path may hold on a CPU, before
+# memory matters more than speed. It holds several arrays of that size.
+MOST_SCORE_BYTES = 2**30
 
 
 def why_not(arguments):
@@ -31,10 +34,14 @@ def why_not(arguments):
 
 
 def by_default(arguments):
-    """On a GPU: on a CPU, TensorFlow's own kernels are faster. For a known
-    length: who leaves it open does not want a compilation for every length."""
-    known = isinstance(arguments.query.shape[1], int)
-    return known and device_kind() == "GPU"
+    """On a GPU, and for memory: on a CPU, TensorFlow's own kernels are faster.
+    For a known length: who leaves it open does not want a compilation for
+    every length."""
+    if not isinstance(arguments.query.shape[1], int):
+        return False
+    if device_kind() == "GPU":
+        return True
+    return recomputation.bytes_of_all_scores(arguments) > MOST_SCORE_BYTES
 
 
 def device_kind():
