@@ -8,6 +8,14 @@ def is_tracing():
     return torch.compiler.is_compiling()
 
 
+def is_transforming():
+    """Whether `torch.func` or forward-mode differentiation is at work."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def is_in_backward():
     """Whether autograd is running a backward pass in this thread."""
     if torch.compiler.is_compiling():

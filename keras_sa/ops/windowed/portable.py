@@ -263,11 +263,13 @@ def visible_keys(arguments, key_position, chunks, example):
     own = chunks.before * chunks.size
     query_position = key_position[:, :, own : own + chunks.size, None]
     key_position = key_position[:, :, None, :]
-    visible = ops.logical_and(
-        key_position != NOWHERE, query_position != NOWHERE
-    )
-    if a.causal:
-        visible = ops.logical_and(visible, key_position <= query_position)
+    if a.causal:  # `NOWHERE` is later than any query; hidden queries, before
+        asking = ops.where(query_position == NOWHERE, -1, query_position)
+        visible = key_position <= asking
+    else:
+        visible = ops.logical_and(
+            key_position != NOWHERE, query_position != NOWHERE
+        )
     if a.neighborhood == "window":
         visible = ops.logical_and(visible, _band(chunks, a.left, a.right))
     if a.exclude_local is not None:

@@ -64,23 +64,16 @@ def most_blocks(query):
 
 
 def _attend(query, key, value, visible, scale, causal):
-    bias = None if visible is None else bias_of(visible, query.dtype)
-    return attend_with_bias(query, key, value, bias, scale=scale, causal=causal)
-
-
-def attend_with_bias(query, key, value, bias, *, scale, causal=False):
-    """`attend` with numbers to add to the scores, `[N, 1, w or 1, S]`, or
-    `None`; keys and values may be any `S`."""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     group = query.shape[1] // key.shape[1]
-    if group > 1 and not _reads_groups(query, value, bias):
+    if group > 1 and not _reads_groups(query, value, visible):
         key, value = (x.repeat_interleave(group, 1) for x in (key, value))
         group = 1
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
         value,
-        attn_mask=bias,
+        attn_mask=None if visible is None else bias_of(visible, query.dtype),
         is_causal=causal,
         scale=scale,
         enable_gqa=group > 1,
@@ -88,7 +81,7 @@ def attend_with_bias(query, key, value, bias, *, scale, causal=False):
     return output.transpose(1, 2)
 
 
-def _reads_groups(query, value, bias):
+def _reads_groups(query, value, visible):
     """Whether a fused kernel reads one key/value head for many query heads.
 
     Flash attention does. Where a GPU cannot take that, the kernels that come
@@ -98,7 +91,7 @@ def _reads_groups(query, value, bias):
     if query.device.type == "cpu":
         return True
     is_half = query.dtype in (torch.float16, torch.bfloat16)
-    return is_half and bias is None and query.shape[3] == value.shape[3]
+    return is_half and visible is None and query.shape[3] == value.shape[3]
 
 
 def bias_of(visible, dtype):

@@ -7,6 +7,7 @@ scores of a head; all heads that have one order share it.
 Letters: as in `portable.py`; `h` heads with an order of their own (1 or `K`).
 """
 
+import keras
 from keras import ops
 
 from keras_sa.ops import permutation as permutations
@@ -25,9 +26,13 @@ def why_not(arguments):
         return "`sdpa` is for tensors on CPUs."
     wanted = {
         "logit_soft_cap": a.logit_soft_cap is not None,
-        "sinks": a.sinks is not None,
-        "return_lse": a.return_lse,
         "dropout": bool(a.dropout),
+        "sinks": a.sinks is not None,
+        "return_lse in half precision": (
+            a.return_lse
+            and keras.backend.standardize_dtype(a.query.dtype)
+            in ("bfloat16", "float16")
+        ),
         "a scale that is a tensor": not isinstance(a.scale, (int, float)),
         "query, key and value of different dtypes": (
             len({a.query.dtype, a.key.dtype, a.value.dtype}) > 1
@@ -36,15 +41,17 @@ def why_not(arguments):
     for name, is_wanted in wanted.items():
         if is_wanted:
             return f"`sdpa` has no {name}: torch's fused kernel has not."
-    return None
+    from keras_sa.ops.windowed import torch_windows_ops
+
+    return torch_windows_ops.why_not()
 
 
 def by_default(arguments):
     """Not in `torch.compile`, which fuses the portable path, or export, whose
-    program is to take any batch."""
+    program is to take any batch; nor where functions are transformed."""
     from keras_sa.ops import torch_tracing
 
-    return not torch_tracing.is_tracing()
+    return not (torch_tracing.is_tracing() or torch_tracing.is_transforming())
 
 
 def forward(arguments):
@@ -52,33 +59,51 @@ def forward(arguments):
 
     a = arguments
     batch_size, length, num_heads = a.query.shape[:3]
-    order = a.permutation
-    heads = 1 if order is None or len(order.shape) < 3 else a.key.shape[2]
-    chunks = choose_chunks(a)
-    inverse = None
-    if order is not None:
+    order = inverse = None
+    heads = 1
+    if a.permutation is not None:
+        order = permutations.with_head_axis(a.permutation)
         inverse = permutations.invert_permutation(order)
+        heads = order.shape[1]
+    chunks = choose_chunks(a)
     visible = _visible_keys(a, order, chunks, heads)  # [B * h or 1, t, c, S]
-    output = torch_windows_ops.attend(
+    output, lse = torch_windows_ops.WindowedAttention.apply(
         *(
-            _in_slot_order(x, a, order, inverse, heads)
+            permutations.zero_padding(x, a.padding_mask)
             for x in (a.query, a.key, a.value)
         ),
+        order,
+        inverse,
         visible,
         chunks,
-        scale=a.scale,
-    )  # [B * h, n, H / h, E]
+        a.scale,
+        a.return_lse,
+    )
     if a.exclude_local is not None or a.attention_mask is not None:
-        something = ops.any(visible, axis=-1)  # [B * h or 1, t, c]
-        something = ops.reshape(something, (something.shape[0], -1, 1, 1))
-        output = ops.where(something[:, :length], output, 0)
-    if order is not None:
-        output = ops.reshape(output, (batch_size * heads, length, -1))
-        output = permutations.unpermute_heads(
-            output, inverse, batch_size, heads, permutation=order
-        )
-    output = ops.reshape(output, (batch_size, length, num_heads, -1))
-    return permutations.zero_padding(output, a.padding_mask)
+        something = _in_order(ops.any(visible, axis=-1), a, inverse, heads)
+        output = ops.where(something[..., None], output, 0)
+        lse = ops.where(something, lse, -float("inf"))
+    output = permutations.zero_padding(output, a.padding_mask)
+    if not a.return_lse:
+        return output
+    if a.padding_mask is not None:
+        lse = ops.where(a.padding_mask[:, :, None], lse, -float("inf"))
+    return output, lse
+
+
+def _in_order(something, arguments, inverse, heads):
+    """Of slots `[B * h or 1, t, c]`, in order `[B or 1, n, heads or 1]`."""
+    batch_size, length, num_heads = arguments.query.shape[:3]
+    something = ops.reshape(something, (len(something), -1))
+    if inverse is None:
+        return something[:, :length, None]
+    something = ops.broadcast_to(
+        something, (batch_size * heads, something.shape[1])
+    )
+    something = permutations.unpermute_heads(
+        something[..., None], inverse, batch_size, heads
+    )[..., 0]
+    return ops.repeat(something, num_heads // heads, axis=2)
 
 
 def choose_chunks(arguments):
@@ -89,18 +114,6 @@ def choose_chunks(arguments):
     size = (left + right + 1) // 4
     size = min(max(size, _FEWEST_QUERIES), _MOST_QUERIES, length)
     return portable.Chunks(size, -(-left // size), -(-right // size))
-
-
-def _in_slot_order(x, arguments, order, inverse, heads):
-    """`[B, n, H, D]` as `[B * h, n, H / h, D]`."""
-    batch_size, length, num_heads, features = x.shape
-    x = permutations.zero_padding(x, arguments.padding_mask)
-    if order is None:
-        return x
-    own = num_heads // heads
-    x = ops.reshape(x, (batch_size, length, heads, own * features))
-    x = permutations.permute_heads(x, order, inverse)
-    return ops.reshape(x, (batch_size * heads, length, own, features))
 
 
 def _visible_keys(arguments, order, chunks, heads):
@@ -116,14 +129,17 @@ def _visible_keys(arguments, order, chunks, heads):
         position = ops.broadcast_to(position, shape)
     position = ops.reshape(position, (-1, length))
     position = portable.positions_with_neighbors(position, chunks)
-    if order is None and a.padding_mask is None and a.attention_mask is None:
-        return _visible_in_order(a, position, chunks)
+    masks = (a.padding_mask, a.attention_mask)
+    in_order = order is None or not (a.causal or a.exclude_local)
+    if in_order and all(mask is None for mask in masks):
+        return _visible_in_order(a, position[:1], chunks)
     example = ops.repeat(ops.arange(batch_size, dtype="int32"), heads)
     return portable.visible_keys(a, position, chunks, example)
 
 
 def _visible_in_order(arguments, position, chunks):
-    """`_visible_keys` where all chunks far from the ends see alike."""
+    """`_visible_keys` where all chunks far from the ends see alike: tokens
+    are in order, or their order makes no difference."""
     num_chunks = position.shape[1]
     num_alike = num_chunks - chunks.before - chunks.after - 1
     if num_alike < 2:

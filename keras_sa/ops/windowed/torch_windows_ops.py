@@ -1,84 +1,279 @@
-"""Overlapping views of chunks and the attention to them, in torch.
+"""Windows through the fused attention that torch has for CPUs.
+
+A chunk's keys are a view of one padded copy that overlaps the next chunk's. A
+few chunks at a time go through the kernel: its gradients of overlapping keys
+are five times as large as the keys, and stay in the cache until they are
+added up.
+
+`torch.nn.functional.scaled_dot_product_attention` runs the same kernel. It is
+called by its operators here, for the log-sum-exp and for a gradient in steps.
 
 Letters: `N` sequences, `n` slots, `H` query heads, `K` key/value heads, `D`
-head dim, `E` value head dim, `F` the larger one, `c` slots in a chunk, `t`
-chunks, `S` keys of a chunk.
+head dim, `E` value head dim, `F` head dim in the kernel, `c` slots in a chunk,
+`t` chunks, `S` keys of a chunk.
 """
 
 import torch
+from torch.nn.functional import pad
 
 from keras_sa.ops.windowed import torch_sdpa
 
+# The most bytes of keys of chunks, as the kernel sees them, in a step.
+KEY_BYTES = 2**22
 
-def attend(query, key, value, visible, chunks, *, scale):
+
+def why_not():
+    if _operators() is None:
+        return "`sdpa` needs a torch with a fused attention for CPUs."
+    return None
+
+
+def _operators():
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    forward = getattr(torch.ops.aten, name, None)
+    backward = getattr(torch.ops.aten, f"{name}_backward", None)
+    return forward and backward and (forward, backward)
+
+
+class WindowedAttention(torch.autograd.Function):
     """Attention of chunks to their neighbours.
 
     Args:
-        query: `[N, n, H, D]`.
-        key: `[N, n, K, D]`.
-        value: `[N, n, K, E]`.
-        visible: boolean `[N or 1, t, c, S]`.
+        query: `[B, n, heads, D]`.
+        key: `[B, n, key/value heads, D]`.
+        value: `[B, n, key/value heads, E]`.
+        order: `None`, or the token of each slot, int32 `[B or 1, h, n]`, one
+            order for all heads (`h` = 1) or one for each key/value head.
+        inverse: the slot of each token, in the shape of `order`.
+        visible: boolean `[N or 1, t, c, S]`, `N = B * h`.
         chunks: `portable.Chunks`.
         scale: factor on the scores.
+        return_lse: whether the gradient of the log-sum-exp is wanted.
 
     Returns:
-        `[N, n, H, E]`.
+        Output `[B, n, heads, E]` and log-sum-exp `[B, n, heads]`.
     """
-    length, num_chunks = query.shape[1], visible.shape[1]
-    # The fused kernel takes equal head dims. Zeros add nothing.
-    value_dim = value.shape[3]
-    features = max(query.shape[3], value_dim)
-    bias = torch_sdpa.bias_of(visible[:, :, None], query.dtype)
-    bias = bias.expand(query.shape[0], *bias.shape[1:]).unbind()
-    missing = num_chunks * chunks.size - length
-    wider = features - query.shape[3]
-    if missing or wider:  # torch would copy for nothing
-        query = torch.nn.functional.pad(query, (0, wider, 0, 0, 0, missing))
-    query = query.unflatten(1, (num_chunks, chunks.size)).unbind()
-    key, value = (
-        [
-            Overlapping.apply(x, num_chunks, chunks, features)
-            for x in tensor.unbind()
-        ]
-        for tensor in (key, value)
-    )
-    outputs = [
-        torch_sdpa.attend_with_bias(*tensors, scale=scale)
-        for tensors in zip(query, key, value, bias)
-    ]
-    output = torch.stack(outputs) if len(outputs) > 1 else outputs[0][None]
-    return output.flatten(1, 2)[:, :length, :, :value_dim]
-
-
-class Overlapping(torch.autograd.Function):
-    """`[n, K, D]` as chunks beside their neighbours `[t, S, K, F]`: a view of
-    one padded copy. torch's own gradient of such a view takes far longer."""
 
     @staticmethod
-    def forward(x, num_chunks, chunks, features):
-        front = chunks.before * chunks.size
-        back = (num_chunks + chunks.after) * chunks.size - x.shape[0]
-        wider = features - x.shape[2]
-        x = torch.nn.functional.pad(x, (0, wider, 0, 0, front, back))
-        row, head, feature = x.stride()
-        shape = (num_chunks, chunks.keys, *x.shape[1:])
-        return x.as_strided(shape, (chunks.size * row, row, head, feature))
+    def forward(
+        ctx,
+        query,
+        key,
+        value,
+        order,
+        inverse,
+        visible,
+        chunks,
+        scale,
+        return_lse,
+    ):
+        # The kernel takes equal head dims, and zeros add nothing. A feature
+        # more, which is 1 in values, has a use in the backward pass.
+        features = max(query.shape[3], value.shape[3] + return_lse)
+        layout = _Layout(
+            chunks, key, order, inverse, visible.shape[1], features
+        )
+        bias = torch_sdpa.bias_of(visible[:, :, None], query.dtype)
+        ctx.layout, ctx.scale, ctx.return_lse = layout, scale, return_lse
+        output, lse = [], []
+        for tensors in layout.steps(query, key, value, bias, return_lse):
+            step = _operators()[0](
+                *tensors[:3], attn_mask=tensors[3], scale=scale
+            )
+            output.append(step[0].transpose(1, 2))
+            lse.append(step[1].transpose(1, 2))
+        output, lse = (
+            x[0] if len(x) == 1 else torch.cat(x) for x in (output, lse)
+        )
+        ctx.save_for_backward(query, key, value, bias, output, lse)
+        return (
+            layout.join(output)[..., : value.shape[3]],
+            layout.join(lse[..., None])[..., 0],
+        )
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, _, ctx.chunks, _ = inputs
-        ctx.length, _, ctx.head_dim = x.shape
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient, gradient_of_lse):
+        query, key, value, bias, output, lse = ctx.saved_tensors
+        layout, value_dim = ctx.layout, value.shape[3]
+        gradient = pad(gradient, (0, layout.features - value_dim))
+        if ctx.return_lse:
+            # The kernel has `grad . value - grad . output` for each score.
+            # Its gradient is larger by that of the log-sum-exp: a value of 1
+            # that did not enter the output brings it in.
+            gradient[..., -1] = gradient_of_lse
+            output = output.clone()
+            output[..., -1] = 0
+        gradients = layout.cut(gradient)
+        of_query = torch.empty_like(gradients)
+        of_key, of_value = (layout.empty_rows(x).zero_() for x in (key, value))
+        steps = layout.steps(query, key, value, bias, ctx.return_lse)
+        for place, tensors in zip(layout.places(), steps):
+            flat = place.flat
+            parts = _operators()[1](
+                gradients[flat].transpose(1, 2),
+                *tensors[:3],
+                output[flat].transpose(1, 2),
+                lse[flat].transpose(1, 2),
+                0.0,
+                False,
+                attn_mask=tensors[3],
+                scale=ctx.scale,
+            )
+            of_query[flat] = parts[0].transpose(1, 2)
+            layout.add(of_key, place, parts[1])
+            layout.add(of_value, place, parts[2])
+        return (
+            layout.join(of_query)[..., : query.shape[3]],
+            layout.own_rows(of_key)[..., : key.shape[3]],
+            layout.own_rows(of_value)[..., :value_dim],
+            *[None] * 6,
+        )
 
-    @staticmethod
-    def backward(ctx, gradient):
-        chunks = ctx.chunks
-        parts = gradient.unflatten(1, (-1, chunks.size)).unbind(1)
-        total = parts[chunks.before].contiguous()  # [t, c, K, D]
-        for place, part in enumerate(parts):
-            ahead = place - chunks.before  # chunks from the queries' own
-            if ahead < 0:
-                total[:ahead] += part[-ahead:]
-            elif ahead > 0:
-                total[ahead:] += part[:-ahead]
-        total = total.flatten(0, 1)[: ctx.length, :, : ctx.head_dim]
-        return total, None, None, None
+
+class _Place:
+    """Chunks `first` to `last` of a sequence; `flat`: among those of all."""
+
+    def __init__(self, sequence, first, last, num_chunks):
+        self.sequence, self.first, self.last = sequence, first, last
+        start = sequence * num_chunks
+        self.flat = slice(start + first, start + last)
+
+
+class _Layout:
+    """Where the chunks of sequences are, and which go together."""
+
+    def __init__(self, chunks, key, order, inverse, num_chunks, features):
+        self.chunks, self.num_chunks = chunks, num_chunks
+        self.order, self.inverse, self.features = order, inverse, features
+        self.batch_size, self.length = key.shape[:2]
+        self.heads = 1 if order is None else order.shape[1]
+        row_bytes = key.shape[2] // self.heads * features * key.element_size()
+        self.step_size = max(KEY_BYTES // (chunks.keys * row_bytes), 1)
+
+    @property
+    def num_sequences(self):
+        return self.batch_size * self.heads
+
+    def places(self):
+        for sequence in range(self.num_sequences):
+            for first in range(0, self.num_chunks, self.step_size):
+                last = min(first + self.step_size, self.num_chunks)
+                yield _Place(sequence, first, last, self.num_chunks)
+
+    def steps(self, query, key, value, bias, ones):
+        """Query, key, value and bias of each step, as the kernel takes them:
+        `[t', H, c, F]`, `[t', K, S, F]`, `[t', 1, c, S]`."""
+        query = self.cut(query)
+        key, value = self.rows(key), self.rows(value)
+        if ones:
+            value[..., -1] = 1
+        for place in self.places():
+            yield (
+                query[place.flat].transpose(1, 2),
+                self.overlapping(key, place),
+                self.overlapping(value, place),
+                bias[place.sequence if len(bias) > 1 else 0][
+                    place.first : place.last
+                ],
+            )
+
+    def cut(self, x):
+        """`[B, n, heads, D]` as chunks of queries `[N * t, c, H, F]`."""
+        size = self.chunks.size
+        if self.order is not None:
+            own = x.shape[2] // self.heads
+            rows = x.new_empty(self.num_sequences, self.length, own, x.shape[3])
+            self.gather(x, rows)
+            x = rows
+        missing = self.num_chunks * size - self.length
+        wider = self.features - x.shape[3]
+        if missing or wider:  # torch would copy for nothing
+            x = pad(x, (0, wider, 0, 0, 0, missing))
+        return x.reshape(-1, size, *x.shape[2:])
+
+    def gather(self, x, rows):
+        """Fills `rows` `[N, n, H, D]` in slot order from `[B, n, heads, D]`."""
+        table = x.reshape(self.batch_size, self.length * self.heads, -1)
+        index = self.order * self.heads
+        index = index + torch.arange(self.heads, dtype=torch.int32)[:, None]
+        for sequence, own in enumerate(rows):
+            example, head = divmod(sequence, self.heads)
+            torch.index_select(
+                table[example],
+                0,
+                index[example % len(index), head],
+                out=own.view(self.length, -1),
+            )
+
+    def join(self, x):
+        """`[N * t, c, H, ...]` as `[B, n, heads, ...]`."""
+        x = x.reshape(self.num_sequences, -1, *x.shape[2:])
+        return self.restore(x, 0)
+
+    def restore(self, x, start):
+        """Slots `[N, rows, H, F]` from `start` as `[B, n, heads, F]`."""
+        if self.order is None:
+            return x[:, start : start + self.length]
+        num_rows = x.shape[1]
+        sequence = torch.arange(self.num_sequences, dtype=torch.int32)
+        index = sequence.view(self.batch_size, self.heads, 1) * num_rows
+        index = (index + self.inverse + start).transpose(1, 2)  # [B, n, h]
+        table = x.reshape(self.num_sequences * num_rows, -1)
+        rows = table.index_select(0, index.reshape(-1))
+        shape = (self.batch_size, self.length, self.heads * x.shape[2])
+        return rows.view(*shape, x.shape[3])
+
+    def empty_rows(self, x):
+        """`[N, rows, K, F]` for `[B, n, heads, D]` and the chunks beyond."""
+        chunks = self.chunks
+        count = chunks.before + self.num_chunks + chunks.after
+        return x.new_empty(
+            self.num_sequences,
+            count * chunks.size,
+            x.shape[2] // self.heads,
+            self.features,
+        )
+
+    def rows(self, x):
+        rows = self.empty_rows(x)
+        start = self.chunks.before * self.chunks.size
+        stop = start + self.length
+        rows[:, :start] = 0
+        rows[:, stop:] = 0
+        own = rows[:, start:stop]
+        if self.order is None:
+            own[..., : x.shape[3]] = x
+        elif x.shape[3] == self.features:
+            self.gather(x, own)
+        else:
+            narrow = own.new_empty(*own.shape[:3], x.shape[3])
+            self.gather(x, narrow)
+            own[..., : x.shape[3]] = narrow
+        own[..., x.shape[3] :] = 0
+        return rows
+
+    def own_rows(self, rows):
+        return self.restore(rows, self.chunks.before * self.chunks.size)
+
+    def overlapping(self, rows, place):
+        """Chunks beside their neighbours, a view `[t', K, S, F]`."""
+        rows, chunks = rows[place.sequence], self.chunks
+        row, head, feature = rows.stride()
+        shape = (
+            place.last - place.first,
+            rows.shape[1],
+            chunks.keys,
+            self.features,
+        )
+        start = rows.storage_offset() + place.first * chunks.size * row
+        return rows.as_strided(
+            shape, (chunks.size * row, head, row, feature), start
+        )
+
+    def add(self, rows, place, gradient):
+        """Adds the gradient of what `overlapping` returns."""
+        rows = rows[place.sequence].unflatten(0, (-1, self.chunks.size))
+        parts = gradient.transpose(1, 2).unflatten(1, (-1, self.chunks.size))
+        for ahead, part in enumerate(parts.unbind(1)):
+            rows[place.first + ahead : place.last + ahead] += part
