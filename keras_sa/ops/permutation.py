@@ -292,12 +292,16 @@ def permute_heads(x, permutation):
 
     Args:
         x: `[B, n, K, F]`.
-        permutation: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`.
+        permutation: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`; `None`
+            for the identity, which needs no gather.
 
     Returns:
         `[B * K, m, F]`.
     """
-    batch_size, length, num_heads = ops.shape(x)[:3]
+    batch_size, length, num_heads, features = ops.shape(x)
+    if permutation is None:
+        x = ops.transpose(x, (0, 2, 1, 3))
+        return ops.reshape(x, (batch_size * num_heads, length, features))
     index = with_head_axis(permutation) * num_heads  # [B or 1, K or 1, m]
     index = index + _offsets(batch_size, num_heads, length * num_heads, 1)
     index = ops.reshape(index, (batch_size * num_heads, -1))
@@ -309,11 +313,15 @@ def unpermute_heads(x, inverse, batch_size, num_heads):
 
     Args:
         x: `[B * K, m, F]` in slot order; `m >= n`, slots may be padded.
-        inverse: int32 `[n]`, `[B or 1, n]` or `[B or 1, K, n]`.
+        inverse: int32 `[n]`, `[B or 1, n]` or `[B or 1, K, n]`; `None` for
+            the identity.
         batch_size: `B`.
         num_heads: `K`.
     """
-    num_slots = ops.shape(x)[1]
+    num_slots, features = ops.shape(x)[1:]
+    if inverse is None:
+        x = ops.reshape(x, (batch_size, num_heads, num_slots, features))
+        return ops.transpose(x, (0, 2, 1, 3))
     index = with_head_axis(inverse)  # [B or 1, K or 1, n]
     index = index + _offsets(
         batch_size, num_heads, num_heads * num_slots, num_slots
