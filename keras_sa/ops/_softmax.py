@@ -56,37 +56,6 @@ def attend(
     return output, ops.where(something, lse, -float("inf"))[..., 0]
 
 
-def unnormalized(scores, value, visible=None, *, drop=None):
-    """Numerator and denominator of attention to some of a row's keys.
-
-    Sums over disjoint sets of keys add up, each times `exp(highest)`. No
-    gradient runs through `highest`, which cancels out in the quotient.
-
-    Args:
-        scores: `[..., R, S]`, float32 or float64.
-        value: `[..., S, E]` in the same dtype.
-        visible: boolean, broadcasts to `scores`; `None` for all.
-        drop: optional function of the weights `[..., R, S]`: dropout.
-
-    Returns:
-        highest `[..., R, 1]`, the sum of exp(score - highest) `[..., R, 1]`,
-        and the same sum with a value each `[..., R, E]`. Both sums are 0 in a
-        row that sees nothing.
-    """
-    lowest = float(np.finfo(keras.backend.standardize_dtype(scores.dtype)).min)
-    if visible is not None:
-        # A sum is several times faster than a choice on torch.
-        scores = scores + ops.cast(
-            ops.where(visible, 0.0, lowest / 2), scores.dtype
-        )
-    highest = ops.amax(ops.stop_gradient(scores), axis=-1, keepdims=True)
-    if visible is not None:  # far above what is hidden
-        highest = ops.maximum(highest, lowest / 4)
-    weights = ops.exp(scores - highest)
-    total = ops.sum(weights, axis=-1, keepdims=True)
-    return highest, total, ops.matmul(drop(weights) if drop else weights, value)
-
-
 def _softmax(scores):
     if scores.shape[-1] == 1:  # Keras warns: it takes this for a mistake
         # One, with a gradient of zero: TensorFlow gives None for constants.

@@ -1,0 +1,103 @@
+"""Attention of tiles of queries to one block of keys each.
+
+Where a backend runs every operation by itself, or fetches memory anew for what
+does not fit a cache, the tiles are computed a few at a time, and their weights
+again for the gradient.
+
+Letters: `L` queries, `C` blocks, `b` keys in a block, `D` head dim, `E` value
+head dim, `t` tiles, `T` queries in a tile.
+"""
+
+import importlib
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_sa.ops import _softmax
+
+_MODULES = {"jax": "jax_tiles", "torch": "torch_tiles"}
+
+
+def attend_to_tiles(
+    query,
+    key,
+    value,
+    row,
+    block,
+    visible=None,
+    *,
+    scale,
+    logit_soft_cap=None,
+    drop=None,
+):
+    """Numerator and denominator of attention to some of a row's keys.
+
+    Sums over disjoint sets of keys add up, each times `exp(highest)`. No
+    gradient runs through `highest`, which cancels out in the quotient.
+
+    Args:
+        query: `[L, D]`, float32 or float64.
+        key: `[C, b, D]` in the same dtype.
+        value: `[C, b, E]` in the same dtype.
+        row: int32 `[t, T]`: the queries of each tile.
+        block: int32 `[t]`: the block that each tile reads.
+        visible: boolean, broadcasts to `[t, T, b]`; `None` for all.
+        scale: factor on the scores.
+        logit_soft_cap: optional `c` of `c * tanh(score / c)`.
+        drop: optional function of the weights `[t, T, b]`: dropout.
+
+    Returns:
+        highest score `[t, T, 1]`, the sum of exp(score - highest) `[t, T, 1]`,
+        and the same sum with a value each `[t, T, E]`. Both sums are 0 in a
+        row that sees nothing.
+    """
+    bias = None
+    if visible is not None:
+        # A sum is several times faster than a choice on torch.
+        bias = ops.where(visible, 0.0, lowest_score(query) / 2)
+        bias = ops.cast(bias, query.dtype)
+    if logit_soft_cap is None and drop is None:
+        tiles = _few_at_a_time(query, row)
+        if tiles is not None:
+            return tiles.attend(query * scale, key, value, row, block, bias)
+    scores = _softmax.score(
+        take_rows(query, row),
+        ops.take(key, block, axis=0),
+        scale,
+        logit_soft_cap,
+    )
+    return _sums(scores, ops.take(value, block, axis=0), bias, drop)
+
+
+def _sums(scores, value, bias, drop):
+    if bias is not None:
+        scores = scores + bias
+    highest = ops.amax(ops.stop_gradient(scores), axis=-1, keepdims=True)
+    if bias is not None:  # far above what is hidden
+        highest = ops.maximum(highest, lowest_score(scores) / 4)
+    weights = ops.exp(scores - highest)
+    total = ops.sum(weights, axis=-1, keepdims=True)
+    return highest, total, ops.matmul(drop(weights) if drop else weights, value)
+
+
+def _few_at_a_time(query, row):
+    """The module that computes some tiles at a time, or `None`."""
+    name = _MODULES.get(keras.config.backend())
+    if name is None:
+        return None
+    module = importlib.import_module(f"keras_sa.ops.{name}")
+    return module if module.takes(query, row) else None
+
+
+def lowest_score(x):
+    """The lowest number of a dtype."""
+    return float(np.finfo(keras.backend.standardize_dtype(x.dtype)).min)
+
+
+def take_rows(x, index):
+    """Rows `[..., F]` of `x` `[L, F]`."""
+    # The middle axis keeps Keras on torch from an embedding lookup, which is
+    # slower than selecting rows.
+    rows = ops.take(x[:, None], index, axis=0)
+    return ops.reshape(rows, (*ops.shape(index), x.shape[1]))
