@@ -438,21 +438,18 @@ def _routed_parts(
         visible,
         drop=drop,
     )
-    place = ops.reshape(tiles.place, (-1, tiles.num_routed))
-    is_choice = ops.reshape(tiles.is_choice, slots.shape(group, -1))
+    # By choice and query: `r` gathers would have gradients as large as `part`.
+    place = ops.transpose(ops.reshape(tiles.place, (-1, tiles.num_routed)))
+    is_choice = ops.reshape(tiles.is_choice, slots.shape(group, -1, 1))
 
-    def restore(x, choice):
-        x = ops.reshape(x, (-1, x.shape[2]))
-        x = tiled_attention.take_rows(x, place[:, choice])
-        return ops.reshape(x, slots.shape(group, x.shape[1]))
+    def restore(x):
+        """`[t, T, F]` as `r` tensors `[N, n, G, F]`."""
+        features = x.shape[2]
+        x = tiled_attention.take_rows(ops.reshape(x, (-1, features)), place)
+        x = ops.reshape(x, (tiles.num_routed, *slots.shape(group, features)))
+        return ops.unstack(x, axis=0)
 
-    return [
-        [
-            *(restore(x, choice) for x in part),
-            is_choice[..., choice : choice + 1],
-        ]
-        for choice in range(tiles.num_routed)
-    ]
+    return [*zip(*(restore(x) for x in part), ops.unstack(is_choice, axis=3))]
 
 
 def _divide(parts, slots, sinks):

@@ -20,22 +20,22 @@ def takes(query, row):
 
 
 @jax.custom_vjp
-def attend(query, key, value, row, block, bias):
+def attend(query, key, value, row, block, visible):
     """As `tiled_attention.attend_to_tiles`.
 
     Args:
         query: `[L, D]`, times the scale.
-        bias: float, broadcasts to `[t, T, b]`, or `None`.
+        visible: boolean, broadcasts to `[t, T, b]`, or `None`.
     """
-    pieces = _pieces(key, row, block, bias)
+    pieces = _pieces(key, row, block, visible)
 
     def attend_to_some(piece):
-        row, block, own_bias = piece
-        bias_ = bias if own_bias is None else own_bias
-        scores = _scores(query[row], key[block], bias_)
+        row, block, own_visible = piece
+        seen = visible if own_visible is None else own_visible
+        scores = _scores(query[row], key[block], seen)
         highest = jnp.max(scores, axis=-1, keepdims=True)
-        if bias_ is not None:
-            highest = jnp.maximum(highest, jnp.finfo(scores.dtype).min / 4)
+        if seen is not None:  # far above what is hidden
+            highest = jnp.maximum(highest, jnp.finfo(scores.dtype).min / 2)
         weights = jnp.exp(scores - highest)
         total = jnp.sum(weights, axis=-1, keepdims=True)
         return highest, total, weights @ value[block]
@@ -44,21 +44,21 @@ def attend(query, key, value, row, block, bias):
     return tuple(_join(x, row) for x in results)
 
 
-def _forward(query, key, value, row, block, bias):
-    results = attend(query, key, value, row, block, bias)
-    return results, (query, key, value, row, block, bias, results[0])
+def _forward(query, key, value, row, block, visible):
+    results = attend(query, key, value, row, block, visible)
+    return results, (query, key, value, row, block, visible, results[0])
 
 
 def _backward(saved, gradients):
-    query, key, value, row, block, bias, highest = saved
-    pieces = _pieces(key, row, block, bias, highest, *gradients[1:])
+    query, key, value, row, block, visible, highest = saved
+    pieces = _pieces(key, row, block, visible, highest, *gradients[1:])
 
     def add(sums, piece):
         query_grad, key_grad, value_grad = sums
-        row, block, own_bias, highest, total_grad, weighted_grad = piece
+        row, block, own_visible, highest, total_grad, weighted_grad = piece
         queries, keys, values = query[row], key[block], value[block]
-        bias_ = bias if own_bias is None else own_bias
-        weights = jnp.exp(_scores(queries, keys, bias_) - highest)
+        seen = visible if own_visible is None else own_visible
+        weights = jnp.exp(_scores(queries, keys, seen) - highest)
         of_values = jnp.einsum("tqk,tqe->tke", weights, weighted_grad)
         of_weights = jnp.einsum("tqe,tke->tqk", weighted_grad, values)
         of_scores = weights * (of_weights + total_grad)
@@ -77,19 +77,21 @@ def _backward(saved, gradients):
 attend.defvjp(_forward, _backward)
 
 
-def _scores(queries, keys, bias):
+def _scores(queries, keys, visible):
     scores = jnp.einsum("tqd,tkd->tqk", queries, keys)
-    return scores if bias is None else scores + bias
+    if visible is None:
+        return scores
+    return jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
 
 
-def _pieces(key, row, block, bias, *others):
+def _pieces(key, row, block, visible, *others):
     """What belongs to each tile, `[t, ...]`, as `[p, s, ...]`.
 
-    The bias is `None` there if it is the same for all tiles. What fills the
+    `visible` is `None` there if it is the same for all tiles. What fills the
     last piece has gradients of zero.
     """
-    if bias is not None and bias.shape[0] == 1:
-        bias = None
+    if visible is not None and visible.shape[0] == 1:
+        visible = None
     num_tiles, num_rows = row.shape
     most = max(_SCORES // (num_rows * key.shape[1]), 1)
     num_pieces = -(-num_tiles // most)
@@ -100,7 +102,7 @@ def _pieces(key, row, block, bias, *others):
         x = jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))
         return x.reshape(num_pieces, size, *x.shape[1:])
 
-    return jax.tree.map(cut, (row, block, bias, *others))
+    return jax.tree.map(cut, (row, block, visible, *others))
 
 
 def _join(x, row):

@@ -6,8 +6,13 @@ and kept for the gradient it takes longer than computing it again.
 Letters: as in `tiled_attention.py`.
 """
 
+import math
+
 import torch
 
+# Exponentials with base 2 are several times faster than those with base e,
+# which take as long again where they underflow.
+_LN2 = math.log(2)
 # Scores at a time: 1 MB of float32.
 _SCORES = 2**18
 
@@ -21,14 +26,20 @@ def takes(query, row):
     )
 
 
-def attend(query, key, value, row, block, bias):
+def attend(query, key, value, row, block, visible):
     """As `tiled_attention.attend_to_tiles`.
 
     Args:
         query: `[L, D]`, times the scale.
-        bias: float, broadcasts to `[t, T, b]`, or `None`.
     """
-    return _Attend.apply(query, key, value, row.long(), block.long(), bias)
+    bias = None
+    if visible is not None:  # a sum is faster than a choice
+        bias = torch.zeros(visible.shape, dtype=query.dtype)
+        bias.masked_fill_(~visible, torch.finfo(query.dtype).min / 2)
+    highest, total, weighted = _Attend.apply(
+        query / _LN2, key, value, row.long(), block.long(), bias
+    )
+    return highest * _LN2, total, weighted
 
 
 class _Attend(torch.autograd.Function):
@@ -39,12 +50,16 @@ class _Attend(torch.autograd.Function):
         weighted = query.new_empty((*row.shape, value.shape[2]))
         for some in _slices(row, key):
             scores = _scores(
-                _take_rows(query, row[some]), key[block[some]], bias, some
+                _take_rows(query, row[some]),
+                key.index_select(0, block[some]),
+                bias,
+                some,
             )
             highest[some] = _highest(scores, bias)
-            weights = scores.sub_(highest[some]).exp_()
+            weights = scores.sub_(highest[some]).exp2_()
             torch.sum(weights, -1, keepdim=True, out=total[some])
-            torch.bmm(weights, value[block[some]], out=weighted[some])
+            values = value.index_select(0, block[some])
+            torch.bmm(weights, values, out=weighted[some])
         ctx.save_for_backward(query, key, value, row, block, bias, highest)
         ctx.mark_non_differentiable(highest)
         return highest, total, weighted
@@ -64,22 +79,27 @@ class _Attend(torch.autograd.Function):
         gradients = [torch.zeros_like(x) for x in (query, key, value)]
         query_grad, key_grad, value_grad = gradients
         for some in _slices(row, key):
-            queries, keys = _take_rows(query, row[some]), key[block[some]]
+            queries = _take_rows(query, row[some])
+            keys, values = (
+                x.index_select(0, block[some]) for x in (key, value)
+            )
             scores = _scores(queries, keys, bias, some)
-            weights = scores.sub_(highest[some]).exp_()
+            weights = scores.sub_(highest[some]).exp2_()
             of_values = weights.mT @ weighted_grad[some]
             value_grad.index_add_(0, block[some], of_values)
-            of_scores = weighted_grad[some] @ value[block[some]].mT
+            of_scores = weighted_grad[some] @ values.mT
             of_scores.add_(total_grad[some]).mul_(weights)
             of_queries = (of_scores @ keys).flatten(0, 1)
             query_grad.index_add_(0, row[some].flatten(), of_queries)
             key_grad.index_add_(0, block[some], of_scores.mT @ queries)
+        query_grad.mul_(_LN2)
+        key_grad.mul_(_LN2)
         return *gradients, None, None, None
 
 
 def _attend_at_once(query, key, value, row, block, bias, highest):
     scores = _scores(_take_rows(query, row), key[block], bias, slice(None))
-    weights = (scores - highest).exp()
+    weights = (scores - highest).exp2()
     return weights.sum(-1, keepdim=True), weights @ value[block]
 
 
