@@ -438,18 +438,27 @@ def _routed_parts(
         visible,
         drop=drop,
     )
-    # By choice and query: `r` gathers would have gradients as large as `part`.
-    place = ops.transpose(ops.reshape(tiles.place, (-1, tiles.num_routed)))
+    place = ops.reshape(tiles.place, (-1, tiles.num_routed))
     is_choice = ops.reshape(tiles.is_choice, slots.shape(group, -1, 1))
 
     def restore(x):
         """`[t, T, F]` as `r` tensors `[N, n, G, F]`."""
         features = x.shape[2]
-        x = tiled_attention.take_rows(ops.reshape(x, (-1, features)), place)
-        x = ops.reshape(x, (tiles.num_routed, *slots.shape(group, features)))
-        return ops.unstack(x, axis=0)
+        parts = _take_columns(ops.reshape(x, (-1, features)), place)
+        return [ops.reshape(y, slots.shape(group, features)) for y in parts]
 
     return [*zip(*(restore(x) for x in part), ops.unstack(is_choice, axis=3))]
+
+
+def _take_columns(x, index):
+    """Rows of `x` `[P, F]`: for each column of `index` `[L, r]`, `[L, F]`."""
+    columns = ops.unstack(index, axis=1)
+    if keras.config.backend() == "torch":
+        # The gradient of every gather would be as large as `x`.
+        index = ops.stack(columns, axis=0)
+        return ops.unstack(tiled_attention.take_rows(x, index), axis=0)
+    # Compilers multiply what they gather without storing it.
+    return [tiled_attention.take_rows(x, column) for column in columns]
 
 
 def _divide(parts, slots, sinks):
