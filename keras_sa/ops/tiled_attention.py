@@ -16,7 +16,11 @@ from keras import ops
 
 from keras_sa.ops import _softmax
 
-_MODULES = {"jax": "jax_tiles", "torch": "torch_tiles"}
+_MODULES = {
+    "jax": "jax_tiles",
+    "tensorflow": "tensorflow_tiles",
+    "torch": "torch_tiles",
+}
 
 
 def attend_to_tiles(
@@ -41,7 +45,7 @@ def attend_to_tiles(
         key: `[C, b, D]` in the same dtype.
         value: `[C, b, E]` in the same dtype.
         row: int32 `[t, T]`: the queries of each tile.
-        block: int32 `[t]`: the block that each tile reads.
+        block: int32 `[t]`: the block that each tile reads, in ascending order.
         visible: boolean, broadcasts to `[t, T, b]`; `None` for all.
         scale: factor on the scores.
         logit_soft_cap: optional `c` of `c * tanh(score / c)`.
