@@ -451,7 +451,9 @@ def _routed_parts(
         drop=drop,
     )
     place = ops.reshape(tiles.place, (-1, tiles.num_routed))
-    is_choice = ops.reshape(tiles.is_choice, slots.shape(group, -1, 1))
+    is_choice = ops.reshape(
+        tiles.is_choice, slots.shape(group, tiles.num_routed, 1)
+    )
 
     def restore(x):
         """`[t, T, F]` as `r` tensors `[N, n, G, F]`."""
