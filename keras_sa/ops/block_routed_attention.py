@@ -28,7 +28,9 @@ from keras_sa.ops import tiled_attention
 
 _TILE = 64
 # Affinities at a time, where they are not too many for that.
-_AFFINITIES, _MOST_RUNS = 2**17, 16
+_AFFINITIES, _MOST_RUNS = 2**17, 16 
+# How many are found by one maximum after the other.
+_FEW = 4
 
 
 def block_routed_attention(
@@ -329,11 +331,24 @@ def _choose_for_some(query, mean, is_empty, own, num_routed, causal):
 
 
 def _top_k(x, k):
+    """Values and indices `[..., k]` of the largest of a row, in order."""
     if keras.config.backend() == "torch":
         from keras_sa.ops import torch_top_k
 
         return torch_top_k.top_k(x, k)
-    return ops.top_k(x, k)
+    if k > _FEW:
+        return ops.top_k(x, k)
+    # One maximum after the other is several times faster for a few.
+    column = ops.arange(ops.shape(x)[-1], dtype="int32")
+    values, indices = [], []
+    for _ in range(k):
+        highest = ops.amax(x, axis=-1, keepdims=True)
+        places = ops.where(x == highest, column, ops.shape(x)[-1])
+        index = ops.amin(places, axis=-1, keepdims=True)
+        x = ops.where(column == index, -float("inf"), x)
+        values.append(highest)
+        indices.append(index)
+    return ops.concatenate(values, axis=-1), ops.concatenate(indices, axis=-1)
 
 
 def _mean_keys(key, slots):
