@@ -28,7 +28,7 @@ from keras_sa.ops import tiled_attention
 
 _TILE = 64
 # Affinities at a time, where they are not too many for that.
-_AFFINITIES, _MOST_RUNS = 2**17, 16 
+_AFFINITIES, _MOST_RUNS = 2**17, 16
 # How many are found by one maximum after the other.
 _FEW = 4
 

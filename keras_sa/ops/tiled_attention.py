@@ -8,19 +8,11 @@ Letters: `L` queries, `C` blocks, `b` keys in a block, `D` head dim, `E` value
 head dim, `t` tiles, `T` queries in a tile.
 """
 
-import importlib
-
 import keras
 import numpy as np
 from keras import ops
 
 from keras_sa.ops import _softmax
-
-_MODULES = {
-    "jax": "jax_tiles",
-    "tensorflow": "tensorflow_tiles",
-    "torch": "torch_tiles",
-}
 
 
 def attend_to_tiles(
@@ -83,11 +75,27 @@ def _sums(scores, value, visible, drop):
 
 def _few_at_a_time(query, row):
     """The module that computes some tiles at a time, or `None`."""
-    name = _MODULES.get(keras.config.backend())
-    if name is None:
-        return None
-    module = importlib.import_module(f"keras_sa.ops.{name}")
-    return module if module.takes(query, row) else None
+    module = tiles_module()
+    return module if module and module.takes(query, row) else None
+
+
+def tiles_module():
+    """That of the backend, or `None`."""
+    backend = keras.config.backend()
+    # Spelled out: `torch.compile` does not read `importlib`.
+    if backend == "jax":
+        from keras_sa.ops import jax_tiles
+
+        return jax_tiles
+    if backend == "tensorflow":
+        from keras_sa.ops import tensorflow_tiles
+
+        return tensorflow_tiles
+    if backend == "torch":
+        from keras_sa.ops import torch_tiles
+
+        return torch_tiles
+    return None
 
 
 def take_rows(x, index):

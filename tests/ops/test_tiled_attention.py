@@ -1,7 +1,5 @@
 """Some tiles at a time against all at once."""
 
-import importlib
-
 import keras
 import numpy as np
 import pytest
@@ -11,9 +9,7 @@ from keras_sa import autodiff
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import tiled_attention
 
-MODULE = importlib.import_module(
-    f"keras_sa.ops.{tiled_attention._MODULES[keras.config.backend()]}"
-)
+MODULE = tiled_attention.tiles_module()
 QUERIES, BLOCKS, SIZE, DIM, VALUE_DIM = 12, 4, 3, 5, 6
 BLOCK = np.array([0, 0, 1, 1, 1, 2, 2], "int32")  # nobody reads the last
 TILES, ROWS = len(BLOCK), 2
