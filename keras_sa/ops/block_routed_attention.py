@@ -13,6 +13,7 @@ tile.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import keras
@@ -21,12 +22,15 @@ from keras import ops
 
 from keras_sa.ops import _softmax
 from keras_sa.ops import _validation
-from keras_sa.ops import merging
 from keras_sa.ops import patterns
 from keras_sa.ops import permutation as permutations
-from keras_sa.ops.windowed import api
+from keras_sa.ops import tiled_attention
 
 _TILE = 64
+# Affinities at a time, where they are not too many for that.
+_AFFINITIES, _MOST_RUNS = 2**17, 16
+# How many are found by one maximum after the other.
+_FEW = 4
 
 
 def block_routed_attention(
@@ -107,52 +111,50 @@ def block_routed_attention(
     attention_mask = _validation.check_attention_mask(
         attention_mask, batch_size, length
     )
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scale = (
+        query.shape[-1] ** -0.5
+        if scale is None
+        else _validation.check_number("scale", scale)
+    )
+    logit_soft_cap = _validation.check_number("logit_soft_cap", logit_soft_cap)
+    sinks = _validation.check_sinks(sinks, query.shape[2])
+    dropout = _validation.check_rate("dropout", dropout)
     slots = _Slots(key, block_size, padding_mask)
-    output, lse = api.windowed_attention(
-        query,
-        key,
-        value,
-        slots.order,
-        reach=(0, 0),
-        window_size=block_size,
-        neighborhood="block",
-        causal=causal,
-        padding_mask=padding_mask,
-        attention_mask=attention_mask,
-        exclude_local=None,
+    group = query.shape[2] // key.shape[2]
+    rows = [slots.heads(x) for x in (query, key, value)]
+
+    attend = functools.partial(
+        tiled_attention.attend_to_tiles,
         scale=scale,
         logit_soft_cap=logit_soft_cap,
-        sinks=sinks,
-        return_lse=True,
-        dropout=dropout,
-        seed=seed,
-        implementation="portable",
     )
-    if top_k == 1:
-        return (output, lse) if return_lse else output
-    rows = [slots.heads(x) for x in (query, key, value)]
-    group = query.shape[2] // key.shape[2]
-    choices = _choose_blocks(*rows[:2], slots, group, top_k, causal)
-    tiles = _Tiles.pack(choices, slots)
-    if isinstance(seed, int):
-        seed = seed + 1  # the blocks of their own took the numbers of `seed`
-    drop = tiles.dropout(dropout, seed, block_size) if dropout else None
-
-    def attend_to_tile(query, key, value, visible):
-        return _softmax.attend(
-            _softmax.score(query, key, scale, logit_soft_cap),
-            value,
-            visible,
-            return_lse=True,
-            drop=drop,
+    drop = None
+    if dropout:
+        drop = functools.partial(keras.random.dropout, rate=dropout, seed=seed)
+    parts = [
+        _own_part(rows, slots, group, causal, attention_mask, drop, attend)
+    ]
+    if top_k > 1:
+        choices = _choose_blocks(*rows[:2], slots, group, top_k, causal)
+        tiles = _Tiles.pack(choices, slots)
+        if isinstance(seed, int):
+            seed = seed + 1  # the own blocks took the numbers of `seed`
+        drop = tiles.dropout(dropout, seed, block_size) if dropout else None
+        parts += _routed_parts(
+            rows, slots, group, tiles, causal, attention_mask, drop, attend
         )
-
-    outputs, lses = _routed_parts(
-        rows, slots, group, tiles, attention_mask, attend_to_tile
+    output, lse = _divide(parts, slots, sinks)
+    shape = (slots.batch_size, slots.length, query.shape[2])
+    output = ops.reshape(slots.restore(output), (*shape, value.shape[3]))
+    output = permutations.zero_padding(
+        ops.cast(output, value.dtype), padding_mask
     )
-    outputs = [output, *(ops.cast(x, value.dtype) for x in outputs)]
-    return merging.merge_attention(outputs, [lse, *lses], return_lse=return_lse)
+    if not return_lse:
+        return output
+    lse = ops.reshape(slots.restore(lse), shape)
+    if padding_mask is not None:
+        lse = ops.where(padding_mask[:, :, None], lse, -float("inf"))
+    return output, lse
 
 
 def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
@@ -189,10 +191,16 @@ class _Slots:
         self.block_size = block_size
         self.num_blocks = (self.length + block_size - 1) // block_size
         self.padding_mask = padding_mask
-        order = ops.arange(self.length, dtype="int32")
+        self.order = None  # [B, n], or `None` for the identity
         if padding_mask is not None:
-            order = permutations.padding_last(order, padding_mask)
-        self.order = order  # [n] or [B, n]
+            order = ops.arange(self.length, dtype="int32")
+            self.order = permutations.padding_last(order, padding_mask)
+
+    @property
+    def are_full(self):
+        """Whether all blocks are known to be full of real tokens."""
+        is_known = self.padding_mask is None and isinstance(self.length, int)
+        return is_known and self.length % self.block_size == 0
 
     def shape(self, *features):
         """`(N, n, *features)`."""
@@ -220,20 +228,25 @@ class _Slots:
             x, (rows, self.num_blocks, self.block_size, *features)
         )
 
+    def flat_blocks(self, x):
+        """`[N, n, ...]` as `[N * c, b, ...]`."""
+        return ops.reshape(self.blocks(x), (-1, self.block_size, *x.shape[2:]))
+
     def is_real(self):
         """Boolean `[N, n]`: the slots that hold real tokens."""
-        shape = (self.batch_size, self.num_kv_heads, self.length)
-        real = permutations.is_real(self.order, self.length, self.padding_mask)
-        real = ops.broadcast_to(permutations.with_head_axis(real), shape)
-        return ops.reshape(real, (shape[0] * shape[1], shape[2]))
+        rows, length = self.shape()
+        if self.padding_mask is None:
+            return ops.ones((rows, length), dtype="bool")
+        real = permutations.is_real(self.order, length, self.padding_mask)
+        return ops.repeat(real, self.num_kv_heads, axis=0)
 
     def restore(self, x):
         """`[N, n, F]` in slot order as `[B, n, K, F]`."""
+        inverse = None
+        if self.order is not None:
+            inverse = permutations.invert_permutation(self.order)
         return permutations.unpermute_heads(
-            x,
-            permutations.invert_permutation(self.order),
-            self.batch_size,
-            self.num_kv_heads,
+            x, inverse, self.batch_size, self.num_kv_heads
         )
 
 
@@ -244,29 +257,109 @@ def _choose_blocks(query, key, slots, group, top_k, causal):
         query: `[N, n, G*D]`, in slot order.
         key: `[N, n, D]`, in slot order.
     """
-    keys = slots.blocks(key)  # [N, c, b, D]
-    is_real = ops.cast(slots.blocks(slots.is_real()), keys.dtype)  # [N, c, b]
-    count = ops.sum(is_real, axis=2)  # [N, c]
-    mean = ops.sum(keys, axis=2) / ops.maximum(count, 1)[..., None]
-    queries = ops.reshape(query, slots.shape(group, key.shape[2]))
-    affinity = ops.einsum("nigd,ncd->nigc", queries, mean)
-    own, block = slots.own_block(), ops.arange(slots.num_blocks, dtype="int32")
+    query, key = ops.stop_gradient(query), ops.stop_gradient(key)
+    mean, is_empty = _mean_keys(key, slots)
+    query = ops.reshape(query, slots.shape(group, key.shape[2]))
+    parts = []
+    for start, stop in _runs_of_blocks(slots, group):
+        # What is later is not read.
+        last = stop if causal else None
+        parts.append(
+            _choose_for_some(
+                query[:, start * slots.block_size : stop * slots.block_size],
+                mean[:, :last],
+                None if is_empty is None else is_empty[:, :last],
+                slots.own_block()[
+                    start * slots.block_size : stop * slots.block_size
+                ],
+                top_k - 1,
+                causal,
+            )
+        )
+    chosen, is_choice = (
+        ops.concatenate(x, axis=1) if len(x) > 1 else x[0] for x in zip(*parts)
+    )
+    if slots.padding_mask is not None:
+        is_choice = ops.logical_and(
+            is_choice, slots.is_real()[:, :, None, None]
+        )
+    return chosen, is_choice
+
+
+def _runs_of_blocks(slots, group):
+    """Where runs of blocks start and stop whose queries choose together."""
+    num_blocks = slots.num_blocks
+    if not isinstance(num_blocks, int):
+        return [(0, num_blocks)]
+    affinities = slots.length * slots.num_kv_heads * group * num_blocks
+    num_runs = min(-(-affinities // _AFFINITIES), _MOST_RUNS)
+    step = -(-num_blocks // num_runs)
+    return [
+        (start, min(start + step, num_blocks))
+        for start in range(0, num_blocks, step)
+    ]
+
+
+def _choose_for_some(query, mean, is_empty, own, num_routed, causal):
+    """The choice of some queries.
+
+    Args:
+        query: `[N, q, G, D]`.
+        mean: the mean keys `[N, c, D]`.
+        is_empty: boolean `[N, c]`, or `None`.
+        own: the block of each query `[q]`.
+    """
+    affinity = ops.einsum("nigd,ncd->nigc", query, mean)
+    block = ops.arange(ops.shape(mean)[1], dtype="int32")
     if causal:
         eligible = block[None, :] < own[:, None]
     else:
         eligible = block[None, :] != own[:, None]
-    eligible = ops.logical_and(
-        eligible[None, :, None, :], (count > 0)[:, None, None, :]
-    )
-    lowest = float(np.finfo(keras.backend.standardize_dtype(keys.dtype)).min)
-    affinity = ops.where(eligible, affinity, lowest)
-    # Room for the choice when there are fewer blocks than choices.
-    affinity = permutations.pad_end(affinity, top_k - 1, lowest, axis=3)
-    best, chosen = ops.top_k(ops.stop_gradient(affinity), top_k - 1)
-    is_choice = ops.logical_and(
-        best > lowest, slots.is_real()[:, :, None, None]
-    )
-    return ops.cast(chosen, "int32"), is_choice
+    eligible = eligible[None, :, None, :]
+    if is_empty is not None:
+        is_full = ops.logical_not(is_empty)[:, None, None, :]
+        eligible = ops.logical_and(eligible, is_full)
+    lowest = float(np.finfo(keras.backend.standardize_dtype(mean.dtype)).min)
+    # A sum is several times faster than a choice on torch.
+    hidden = ops.where(eligible, 0.0, lowest / 2)
+    affinity = affinity + ops.cast(hidden, affinity.dtype)
+    num_blocks = mean.shape[1]
+    if num_blocks is None or num_blocks < num_routed:
+        affinity = permutations.pad_end(affinity, num_routed, lowest, axis=3)
+    best, chosen = _top_k(affinity, num_routed)
+    return ops.cast(chosen, "int32"), best > lowest / 4
+
+
+def _top_k(x, k):
+    """Values and indices `[..., k]` of the largest of a row, in order."""
+    if keras.config.backend() == "torch":
+        from keras_sa.ops import torch_top_k
+
+        return torch_top_k.top_k(x, k)
+    if k > _FEW:
+        return ops.top_k(x, k)
+    # One maximum after the other is several times faster for a few.
+    column = ops.arange(ops.shape(x)[-1], dtype="int32")
+    values, indices = [], []
+    for _ in range(k):
+        highest = ops.amax(x, axis=-1, keepdims=True)
+        places = ops.where(x == highest, column, ops.shape(x)[-1])
+        index = ops.amin(places, axis=-1, keepdims=True)
+        x = ops.where(column == index, -float("inf"), x)
+        values.append(highest)
+        indices.append(index)
+    return ops.concatenate(values, axis=-1), ops.concatenate(indices, axis=-1)
+
+
+def _mean_keys(key, slots):
+    """The mean key of each block `[N, c, D]`, and boolean `[N, c]`: the blocks
+    without a real token, or `None` where there are none."""
+    keys = slots.blocks(key)  # [N, c, b, D]
+    if slots.are_full:
+        return ops.mean(keys, axis=2), None
+    count = ops.sum(ops.cast(slots.blocks(slots.is_real()), key.dtype), axis=2)
+    mean = ops.sum(keys, axis=2) / ops.maximum(count, 1)[..., None]
+    return mean, count == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +392,7 @@ class _Tiles:
             is_choice, sequence * slots.num_blocks + chosen, total
         )
         block = ops.reshape(ops.cast(block, "int32"), (-1,))  # [M]
-        order = permutations.order_by(block)
+        order = _order_by_block(block, total)
         start = ops.searchsorted(
             ops.take(block, order, axis=0), ops.arange(total + 1, dtype="int32")
         )
@@ -339,68 +432,160 @@ class _Tiles:
         return drop
 
 
+def _order_by_block(block, total):
+    """The pairs by block `[M]`, each block's in their order."""
+    num_pairs = ops.shape(block)[0]
+    is_jax = keras.config.backend() == "jax"
+    if is_jax and isinstance(num_pairs, int) and isinstance(total, int):
+        if (total + 1) * num_pairs <= 2**31:
+            # XLA sorts numbers four times faster than numbers with an index.
+            numbers = block * num_pairs + ops.arange(num_pairs, dtype="int32")
+            return ops.sort(numbers) % num_pairs
+    return permutations.order_by(block)
+
+
 def _take(x, index):
     return ops.take(x, index, axis=0)
 
 
-def _routed_parts(rows, slots, group, tiles, attention_mask, attend):
-    """The routed blocks' attention: `r` outputs `[B, n, H, E]` and `r`
-    log-sum-exps `[B, n, H]`.
+def _own_part(rows, slots, group, causal, attention_mask, drop, attend):
+    """Attention to the own block.
 
     Args:
         rows: query `[N, n, G*D]`, key `[N, n, D]` and value `[N, n, E]`, in
             slot order.
+        attend: `tiled_attention.attend_to_tiles`.
+
+    Returns:
+        As from `attend`, `[N, n, G, ...]`.
     """
     query, key, value = rows
-    row = tiles.pair // tiles.num_routed  # [t, T] of N * n * G
-    visible = ops.logical_and(
-        tiles.is_pair[:, :, None],
-        _take(_flat_blocks(slots, slots.is_real()), tiles.block)[:, None],
-    )
+    num_blocks = slots.shape()[0] * slots.num_blocks
+    block = ops.arange(num_blocks, dtype="int32")
+    row = ops.arange(slots.block_size * group, dtype="int32")
+    visible = None
+    if causal:  # what is missing in the last block comes last
+        column = ops.arange(slots.block_size, dtype="int32")
+        visible = (row // group)[None, :, None] >= column
+    elif not slots.are_full:
+        visible = slots.flat_blocks(slots.is_real())[:, None, :]
     if attention_mask is not None:
-        allowed = _look_up(attention_mask, row // group, tiles.block, slots)
-        visible = ops.logical_and(visible, allowed)
-    output, lse = attend(
-        _take(ops.reshape(query, (-1, key.shape[2])), row),
-        _take(_flat_blocks(slots, key), tiles.block),
-        _take(_flat_blocks(slots, value), tiles.block),
+        slot = block % slots.num_blocks * slots.block_size
+        slot = ops.minimum(slot[:, None] + row // group, slots.length - 1)
+        visible = _both(visible, _look_up(attention_mask, slot, block, slots))
+    part = attend(
+        ops.reshape(slots.blocks(query), (-1, key.shape[2])),
+        slots.flat_blocks(key),
+        slots.flat_blocks(value),
+        block[:, None] * row.shape[0] + row,
+        block,
         visible,
+        drop=drop,
     )
-    output = ops.reshape(output, (-1, value.shape[2]))
-    output = _take(output, tiles.place)  # [M, E]
-    lse = _take(ops.reshape(lse, (-1, 1)), tiles.place)  # [M, 1]
-    lse = ops.where(tiles.is_choice[:, None], lse, -float("inf"))
-    output, lse = (
-        _restore(x, slots, group, tiles.num_routed) for x in (output, lse)
+
+    def restore(x):
+        shape = (slots.shape()[0], -1, group, x.shape[2])
+        return ops.reshape(x, shape)[:, : slots.length]
+
+    return [restore(x) for x in part]
+
+
+def _both(visible, others):
+    return others if visible is None else ops.logical_and(visible, others)
+
+
+def _routed_parts(
+    rows, slots, group, tiles, causal, attention_mask, drop, attend
+):
+    """Attention to the routed blocks: `r` parts, as in `_own_part`."""
+    query, key, value = rows
+    row = tiles.pair // tiles.num_routed  # [t, T] of N * n * G
+    visible = None
+    if not (causal or slots.are_full):  # blocks in the past are full
+        visible = _take(slots.flat_blocks(slots.is_real()), tiles.block)[
+            :, None
+        ]
+    if attention_mask is not None:
+        slot = row // group % slots.length
+        visible = _both(
+            visible, _look_up(attention_mask, slot, tiles.block, slots)
+        )
+    part = attend(
+        ops.reshape(query, (-1, key.shape[2])),
+        slots.flat_blocks(key),
+        slots.flat_blocks(value),
+        row,
+        tiles.block,
+        visible,
+        drop=drop,
     )
-    return ops.unstack(output, axis=3), ops.unstack(lse[..., 0], axis=3)
-
-
-def _flat_blocks(slots, x):
-    """`[N, n, ...]` as blocks `[N * c, b, ...]`."""
-    return ops.reshape(slots.blocks(x), (-1, slots.block_size, *x.shape[2:]))
-
-
-def _restore(x, slots, group, num_routed):
-    """`[M, F]` as `[B, n, H, r, F]`."""
-    features = x.shape[1]
-    x = slots.restore(
-        ops.reshape(x, slots.shape(group * num_routed * features))
+    place = ops.reshape(tiles.place, (-1, tiles.num_routed))
+    is_choice = ops.reshape(
+        tiles.is_choice, slots.shape(group, tiles.num_routed, 1)
     )
-    num_heads = slots.num_kv_heads * group
-    return ops.reshape(x, (-1, slots.length, num_heads, num_routed, features))
+
+    def restore(x):
+        """`[t, T, F]` as `r` tensors `[N, n, G, F]`."""
+        features = x.shape[2]
+        parts = _take_columns(ops.reshape(x, (-1, features)), place)
+        return [ops.reshape(y, slots.shape(group, features)) for y in parts]
+
+    return [*zip(*(restore(x) for x in part), ops.unstack(is_choice, axis=3))]
+
+
+def _take_columns(x, index):
+    """Rows of `x` `[P, F]`: for each column of `index` `[L, r]`, `[L, F]`."""
+    columns = ops.unstack(index, axis=1)
+    if keras.config.backend() != "jax":
+        # The gradient of every gather would be as large as `x`.
+        index = ops.stack(columns, axis=0)
+        return ops.unstack(tiled_attention.take_rows(x, index), axis=0)
+    # Compilers multiply what they gather without storing it.
+    return [tiled_attention.take_rows(x, column) for column in columns]
+
+
+def _divide(parts, slots, sinks):
+    """One softmax over the union of the parts.
+
+    Returns:
+        Output `[N, n, G * E]` and log-sum-exp `[N, n, G]`.
+    """
+    (highest, total, weighted), *routed = parts
+    for part_highest, *_ in routed:
+        highest = ops.maximum(highest, part_highest)
+    if sinks is not None:
+        shape = (1, slots.num_kv_heads, 1, -1, 1)
+        sinks = ops.reshape(ops.cast(sinks, total.dtype), shape)
+        sinks = ops.broadcast_to(sinks, (slots.batch_size, *sinks.shape[1:]))
+        sinks = ops.reshape(sinks, (-1, *sinks.shape[2:]))  # [N, 1, G, 1]
+        highest = ops.maximum(highest, ops.stop_gradient(sinks))
+    share = ops.exp(parts[0][0] - highest)
+    total, weighted = share * total, share * weighted
+    for part_highest, part_total, part_weighted, is_choice in routed:
+        share = ops.exp(part_highest - highest)
+        share = ops.where(is_choice, share, ops.zeros_like(share))
+        total = total + share * part_total
+        weighted = weighted + share * part_weighted
+    if sinks is not None:
+        total = total + ops.exp(sinks - highest)
+    nothing = total == 0
+    safe_total = ops.where(nothing, ops.ones_like(total), total)
+    output = weighted / safe_total
+    lse = ops.where(nothing, -float("inf"), highest + ops.log(safe_total))
+    return (
+        ops.reshape(output, slots.shape(-1)),
+        ops.reshape(lse, slots.shape(-1)),
+    )
 
 
 def _look_up(mask, slot, block, slots):
     """Boolean `[t, T, b]`: the attention mask for each pair's block.
 
     Args:
-        slot: `[t, T]`: the query's slot, counted over all of `N * n`.
+        slot: `[t, T]`: the query's slot in its sequence.
         block: `[t]`: the block, counted over all of `N * c`.
     """
     length = slots.length
-    order = slots.order if len(slots.order.shape) == 2 else slots.order[None]
-    order = ops.broadcast_to(order, (slots.batch_size, length))
     example = block // slots.num_blocks // slots.num_kv_heads  # [t]
     key_slot = block % slots.num_blocks * slots.block_size
     key_slot = key_slot[:, None] + ops.arange(slots.block_size, dtype="int32")
@@ -408,12 +593,14 @@ def _look_up(mask, slot, block, slots):
 
     def position(slot):
         """`[t, ...]`: the token in a slot of the tile's example."""
-        flat = ops.reshape(order, (-1,))
+        if slots.order is None:
+            return slot
+        flat = ops.reshape(slots.order, (-1,))
         return _take(flat, example[:, None] * length + slot)
 
     return patterns.look_up(
         mask,
         example[:, None, None],
-        position(slot % length)[:, :, None],
+        position(slot)[:, :, None],
         position(key_slot)[:, None, :],
     )

@@ -306,7 +306,8 @@ def permute_heads(x, permutation, inverse=None):
 
     Args:
         x: `[B, n, K, F]`.
-        permutation: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`.
+        permutation: int32 `[m]`, `[B or 1, m]` or `[B or 1, K, m]`; `None`
+            for the identity, which needs no gather.
         inverse: optional slots of the tokens, int32 `[n]`, `[B or 1, n]` or
             `[B or 1, K, n]`, for a faster gradient. A slot that is no token's
             then gives none.
@@ -314,7 +315,10 @@ def permute_heads(x, permutation, inverse=None):
     Returns:
         `[B * K, m, F]`.
     """
-    batch_size, length, num_heads = ops.shape(x)[:3]
+    batch_size, length, num_heads, features = ops.shape(x)
+    if permutation is None:
+        x = ops.transpose(x, (0, 2, 1, 3))
+        return ops.reshape(x, (batch_size * num_heads, length, features))
     index = _rows_in_slot_order(permutation, batch_size, length, num_heads)
     back = None
     if inverse is not None:
@@ -328,13 +332,17 @@ def unpermute_heads(x, inverse, batch_size, num_heads, permutation=None):
 
     Args:
         x: `[B * K, m, F]` in slot order; `m >= n`, slots may be padded.
-        inverse: int32 `[n]`, `[B or 1, n]` or `[B or 1, K, n]`.
+        inverse: int32 `[n]`, `[B or 1, n]` or `[B or 1, K, n]`; `None` for
+            the identity.
         batch_size: `B`.
         num_heads: `K`.
         permutation: optional tokens of the slots, int32 `[m]`, `[B or 1, m]`
             or `[B or 1, K, m]`, for a faster gradient where `m == n`.
     """
-    num_slots = ops.shape(x)[1]
+    num_slots, features = ops.shape(x)[1:]
+    if inverse is None:
+        x = ops.reshape(x, (batch_size, num_heads, num_slots, features))
+        return ops.transpose(x, (0, 2, 1, 3))
     index = _rows_in_order(inverse, batch_size, num_slots, num_heads)
     back = None
     sizes = (inverse.shape[-1], getattr(permutation, "shape", [None])[-1])

@@ -258,9 +258,9 @@ def _attend_slots(arguments, chunks, at_hand, example):
     dtype = _softmax.compute_dtype(a.query.dtype)
 
     def rows(x):  # [r * K, slots, F]
-        return ops.cast(portable.heads_beside_batch(x), dtype)
+        return ops.cast(permutations.permute_heads(x, None), dtype)
 
-    position = portable.heads_beside_batch(at_hand["position"][..., None])
+    position = permutations.permute_heads(at_hand["position"][..., None], None)
     if num_examples > 1 and position.shape[0] == num_examples:
         position = ops.repeat(position, num_kv_heads, axis=0)
     position = _with_neighbors(position, chunks)[..., 0]

@@ -151,11 +151,10 @@ def _in_slot_order(arguments, order, inverse):
         permutations.zero_padding(x, a.padding_mask)
         for x in (query, a.key, a.value)
     ]
-    if order is None:
-        rows = [heads_beside_batch(x) for x in tensors]
-    else:
+    index = order
+    if order is not None:
         index = ops.minimum(order, length - 1)  # slots beyond the last token
-        rows = [permutations.permute_heads(x, index, inverse) for x in tensors]
+    rows = [permutations.permute_heads(x, index, inverse) for x in tensors]
     return [ops.cast(x, dtype) for x in rows]
 
 
@@ -192,13 +191,6 @@ def _positions(arguments, order):
         (batch_size, num_kv_heads, num_slots),
     )
     return ops.reshape(position, (num_rows, num_slots))
-
-
-def heads_beside_batch(x):
-    """`[B, n, K, F]` as `[B * K, n, F]`."""
-    batch_size, length, num_heads, features = ops.shape(x)
-    x = ops.transpose(x, (0, 2, 1, 3))
-    return ops.reshape(x, (batch_size * num_heads, length, features))
 
 
 def num_chunks_of(num_slots, chunks):

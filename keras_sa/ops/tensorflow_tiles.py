@@ -1,0 +1,128 @@
+"""Attention of tiles to blocks on CPUs, some tiles at a time.
+
+What is as large as the scores lives in a cache for a moment: written to memory
+and kept for the gradient it takes longer than computing it again.
+
+Letters: as in `tiled_attention.py`; `p` pieces of `s` tiles.
+"""
+
+import tensorflow as tf
+
+# Scores at a time: 1 MB of float32.
+_SCORES = 2**18
+
+
+def takes(query, row):
+    """On a GPU all tiles are computed at once."""
+    return not tf.config.list_physical_devices("GPU")
+
+
+def attend(query, key, value, row, block, visible):
+    """As `tiled_attention.attend_to_tiles`.
+
+    Args:
+        query: `[L, D]`, times the scale.
+    """
+
+    @tf.custom_gradient
+    def run(query, key, value):
+        return _attend_and_gradient(query, key, value, row, block, visible)
+
+    return run(query, key, value)
+
+
+def _attend_and_gradient(query, key, value, row, block, visible):
+    def attend_to_some(row, block, visible):
+        queries, keys = tf.gather(query, row), tf.gather(key, block)
+        scores = _scores(queries, keys, visible)
+        highest = tf.reduce_max(scores, axis=-1, keepdims=True)
+        if visible is not None:  # far above what is hidden
+            highest = tf.maximum(highest, scores.dtype.min / 2)
+        weights = tf.exp(scores - highest)
+        total = tf.reduce_sum(weights, axis=-1, keepdims=True)
+        return highest, total, tf.matmul(weights, tf.gather(value, block))
+
+    def differentiate_some(row, block, visible, highest, of_total, of_output):
+        queries, keys = tf.gather(query, row), tf.gather(key, block)
+        weights = tf.exp(_scores(queries, keys, visible) - highest)
+        of_scores = weights * (
+            tf.matmul(of_output, tf.gather(value, block), transpose_b=True)
+            + of_total
+        )
+        return (
+            tf.matmul(of_scores, keys),
+            tf.matmul(of_scores, queries, transpose_a=True),
+            tf.matmul(weights, of_output, transpose_a=True),
+        )
+
+    results = _map(attend_to_some, key, (row, block), visible)
+
+    def differentiate(_, of_total, of_output):
+        of_queries, of_keys, of_values = _map(
+            differentiate_some,
+            key,
+            (row, block),
+            visible,
+            (results[0], of_total, of_output),
+        )
+        return (
+            tf.math.unsorted_segment_sum(of_queries, row, tf.shape(query)[0]),
+            _sum_by_block(of_keys, block, key),
+            _sum_by_block(of_values, block, value),
+        )
+
+    return results, differentiate
+
+
+def _sum_by_block(x, block, like):
+    """Sums of `x` `[t, b, F]` over the tiles of each block `[C, b, F]`."""
+    shape = tf.shape(like)
+    # Twice as fast as for blocks in any order; it ends with the last one read.
+    sums = tf.math.segment_sum(tf.reshape(x, (tf.shape(x)[0], -1)), block)
+    missing = shape[0] - tf.shape(sums)[0]
+    return tf.reshape(tf.pad(sums, [(0, missing), (0, 0)]), shape)
+
+
+def _scores(queries, keys, visible):
+    scores = tf.matmul(queries, keys, transpose_b=True)
+    if visible is None:
+        return scores
+    return tf.where(visible, scores, scores.dtype.min)
+
+
+def _map(function, key, tiles, visible, others=()):
+    """`function` of some tiles at a time: three tensors `[t, ...]`.
+
+    Args:
+        function: takes some of `tiles`, the keys visible to them or `None`,
+            and some of the `others`.
+        tiles, others: tensors `[t, ...]`.
+        visible: `[t or 1, ...]` or `None`.
+    """
+    num_tiles, num_rows = tf.shape(tiles[0])[0], tf.shape(tiles[0])[1]
+    is_shared = visible is None or visible.shape[0] == 1
+    tensors = [*tiles, *others] if is_shared else [*tiles, visible, *others]
+    most = tf.maximum(_SCORES // (num_rows * tf.shape(key)[1]), 1)
+    num_pieces = (num_tiles + most - 1) // most
+    size = (num_tiles + num_pieces - 1) // num_pieces
+
+    def cut(x):
+        missing = num_pieces * size - num_tiles
+        x = tf.pad(x, [(0, missing)] + [(0, 0)] * (len(x.shape) - 1))
+        return tf.reshape(x, (num_pieces, size, *x.shape[1:]))
+
+    def call(piece):
+        if is_shared:
+            return function(*piece[:2], visible, *piece[2:])
+        return function(*piece)
+
+    pieces = tf.map_fn(
+        call,
+        [cut(x) for x in tensors],
+        fn_output_signature=(key.dtype,) * 3,
+        parallel_iterations=1,
+    )
+    return [
+        tf.reshape(x, (num_pieces * size, *x.shape[2:]))[:num_tiles]
+        for x in pieces
+    ]
