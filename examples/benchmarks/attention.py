@@ -204,6 +204,8 @@ def main():
         attention_report.print_results(problem, attentions, results)
         records.append(attention_report.as_json(problem, results))
         failed += failures(attentions, results["refused"])
+    if len(records) > 1:
+        attention_report.print_summary(records)
     if arguments.output:
         attention_report.write_json(arguments.output, about, records)
     if arguments.plots:

@@ -125,6 +125,38 @@ def as_json(problem, results):
     }
 
 
+def print_summary(records):
+    """Of several problems: the ratios of each attention, side by side."""
+    names = list(dict.fromkeys(x for r in records for x in r["attentions"]))
+    heads = [f"{r['length']}, {r['window']}" for r in records]
+    for title, cell in (
+        ("times the bound", _bound_cell),
+        ("full attention over it", _full_cell),
+    ):
+        print(f"\nn, w: forward / forward + backward, {title}\n")
+        rows = [[name, *(cell(r, name) for r in records)] for name in names]
+        print_table(["attention", *heads], [x for x in rows if any(x[1:])])
+
+
+def _bound_cell(record, name):
+    figures = record["attentions"].get(name)
+    if figures is None:
+        return ""
+    seconds, bound = figures["median_seconds"], figures["bound_seconds"]
+    return " / ".join(f"{seconds[x] / bound[x]:.1f}" for x in seconds)
+
+
+def _full_cell(record, name):
+    full = record["attentions"].get(FULL)
+    figures = record["attentions"].get(name)
+    if full is None or figures is None:
+        return ""
+    seconds = figures["median_seconds"]
+    return " / ".join(
+        f"{full['median_seconds'][x] / seconds[x]:.1f}" for x in seconds
+    )
+
+
 def write_json(path, about, records):
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, "problems": records}, indent=1)

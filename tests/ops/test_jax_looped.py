@@ -256,7 +256,7 @@ def test_refusals(arguments, words):
 
 
 @pytest.mark.parametrize("length, chosen", [(37, jax_looped), (8, portable)])
-def test_it_is_the_default_for_more_than_one_step(length, chosen, monkeypatch):
+def test_it_is_the_default_for_some_steps(length, chosen, monkeypatch):
     assert chosen_for((1, length, 2, 4), monkeypatch) == [chosen]
 
 

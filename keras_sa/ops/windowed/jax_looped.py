@@ -30,6 +30,8 @@ SCORE_BYTES = {"cpu": 2**21, "gpu": 2**26}
 
 # A step costs as much as this many chunks more.
 _STEP_COST = 0.25
+# For fewer steps all chunks at once are as fast on CPUs, or faster.
+_FEWEST_STEPS = 3
 
 
 def why_not(arguments):
@@ -40,9 +42,9 @@ def why_not(arguments):
 
 
 def by_default(arguments):
-    """Where it has more than one step to do."""
-    chunks = portable.choose_chunks(arguments)
-    return choose_steps(arguments, chunks, _score_bytes()).number > 1
+    """Where it has some steps to do: few arrays of that size fit in caches."""
+    scores = recomputation.bytes_of_all_scores(arguments)
+    return scores > _FEWEST_STEPS * _score_bytes()
 
 
 def _score_bytes():
