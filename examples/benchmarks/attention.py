@@ -52,6 +52,11 @@ def parse_arguments(arguments=None):
         help="windows by these instead, each against the last named",
     )
     parser.add_argument(
+        "--orders",
+        action="store_true",
+        help="what another order costs: the same windows with and without",
+    )
+    parser.add_argument(
         "--jit-compile",
         action="store_true",
         help="on TensorFlow: XLA compiles what is timed, whatever it is",
@@ -94,6 +99,8 @@ def choose_attentions(arguments):
     )
     if arguments.implementations:
         table = attention_table.named_implementations(arguments.implementations)
+    if arguments.orders:
+        table = attention_table.order_attentions()
     if not arguments.attentions:
         return table
     wanted = tuple(arguments.attentions)
@@ -148,6 +155,8 @@ def measure_memory(attentions, problem, arguments):
         options += ["--implementations", *arguments.implementations]
     if arguments.jit_compile:
         options.append("--jit-compile")
+    if arguments.orders:
+        options.append("--orders")
     return {x.name: grown_megabytes(x, problem, options) for x in attentions}
 
 

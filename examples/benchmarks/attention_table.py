@@ -110,10 +110,10 @@ def causal_mask(problem, rows, query=None, key=None):
     return columns(problem) <= rows[:, None]
 
 
-def _mask_of_neighbors(list_neighbors, rows, length):
+def _mask_of_neighbors(list_neighbors, rows, length, causal=True):
     """Boolean `[R, n]` of lists of neighbours `[R, w]`, -1 for none."""
     neighbors = list_neighbors(
-        causal=True, positions=ops.convert_to_tensor(rows)
+        causal=causal, positions=ops.convert_to_tensor(rows)
     )
     neighbors = ops.convert_to_numpy(neighbors)
     mask = np.zeros((len(neighbors), length + 1), bool)
@@ -121,15 +121,43 @@ def _mask_of_neighbors(list_neighbors, rows, length):
     return mask[:, :length]  # -1 has put its marks in the column too many
 
 
-def sliding_mask(problem, rows, query=None, key=None):
+def sliding_mask(problem, rows, query=None, key=None, causal=True):
     list_neighbors = functools.partial(
         patterns.sliding_window_neighbors, problem.length, problem.window
     )
-    return _mask_of_neighbors(list_neighbors, rows, problem.length)
+    return _mask_of_neighbors(list_neighbors, rows, problem.length, causal)
 
 
-def permutation_of(problem):
-    return keras_sa.ops.sample_permutation(problem.length, seed=SEED)
+def permutation_of(problem, num_key_value_heads=None):
+    return keras_sa.ops.sample_permutation(
+        problem.length, seed=SEED, num_key_value_heads=num_key_value_heads
+    )
+
+
+def unordered_mask(per_head):
+    """Of windows of slots to both sides, in orders as `make_unordered` has."""
+
+    def mask(problem, rows, query=None, key=None):
+        orders = permutation_of(problem, problem.heads if per_head else None)
+        orders = ops.reshape(orders, (-1, problem.length))
+        return np.stack(
+            [
+                _mask_of_neighbors(
+                    functools.partial(
+                        patterns.stochastic_neighbors,
+                        order,
+                        problem.window,
+                        "window",
+                    ),
+                    rows,
+                    problem.length,
+                    causal=False,
+                )
+                for order in orders
+            ]
+        )[None]
+
+    return mask
 
 
 def stochastic_mask(neighborhood):
@@ -183,6 +211,23 @@ def make_stochastic(problem, neighborhood, implementation=None):
             neighborhood=neighborhood,
             causal=True,
             implementation=implementation,
+        )
+
+    return attend
+
+
+def make_ordered(problem):
+    return functools.partial(
+        keras_sa.ops.sliding_window_attention, window_size=problem.window
+    )
+
+
+def make_unordered(problem, per_head):
+    permutation = permutation_of(problem, problem.heads if per_head else None)
+
+    def attend(query, key, value):
+        return keras_sa.ops.stochastic_attention(
+            query, key, value, permutation, window_size=problem.window
         )
 
     return attend
@@ -260,6 +305,31 @@ ATTENTIONS = (
     Attention(ROUTED, make_routed, routed_mask),
     Attention(SLIDING_LAYER, make_sliding_layer, sliding_mask, is_layer=True),
 )
+
+
+def order_attentions():
+    """The same windows to both sides, with and without another order."""
+    in_order = "window, in order"
+    table = [
+        Attention(
+            in_order,
+            make_ordered,
+            functools.partial(sliding_mask, causal=False),
+        ),
+    ]
+    for name, per_head in (
+        ("window, one order", False),
+        ("window, an order per head", True),
+    ):
+        table.append(
+            Attention(
+                name,
+                functools.partial(make_unordered, per_head=per_head),
+                unordered_mask(per_head),
+                reference=in_order,
+            )
+        )
+    return tuple(table)
 
 
 def named_implementations(names):

@@ -63,12 +63,11 @@ def check_qkv(query, key, value):
         "key": tuple(key.shape),
         "value": tuple(value.shape),
     }
-    received = ", ".join(f"{k}.shape={v}" for k, v in shapes.items())
     for name, shape in shapes.items():
         if len(shape) != 4:
             raise ValueError(
                 f"`{name}` is expected to have rank 4: [batch, length, heads, "
-                f"head_dim]. Received: {received}"
+                f"head_dim]. Received: {_describe(shapes)}"
             )
     for what, axis in (("batch sizes", 0), ("lengths", 1)):
         if not _all_equal(shape[axis] for shape in shapes.values()):
@@ -76,23 +75,23 @@ def check_qkv(query, key, value):
                 f"`query`, `key` and `value` are expected to have equal {what}"
                 " (self-attention). For cross-attention use "
                 "`keras.ops.dot_product_attention`. "
-                f"Received: {received}"
+                f"Received: {_describe(shapes)}"
             )
     num_heads, num_key_value_heads = shapes["query"][2], shapes["key"][2]
     if shapes["value"][2] != num_key_value_heads:
         raise ValueError(
             "`key` and `value` are expected to have the same number of heads. "
-            f"Received: {received}"
+            f"Received: {_describe(shapes)}"
         )
     if num_heads % num_key_value_heads != 0:
         raise ValueError(
             "The number of query heads is expected to be a multiple of the "
-            f"number of key/value heads. Received: {received}"
+            f"number of key/value heads. Received: {_describe(shapes)}"
         )
     if shapes["query"][3] != shapes["key"][3]:
         raise ValueError(
             "`query` and `key` are expected to have the same head dim. "
-            f"Received: {received}"
+            f"Received: {_describe(shapes)}"
         )
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not keras.backend.is_float_dtype(tensor.dtype):
@@ -102,9 +101,15 @@ def check_qkv(query, key, value):
             )
 
 
+def _describe(shapes):
+    # Only for an error: `torch.compile` cannot write an unknown size.
+    return ", ".join(f"{k}.shape={v}" for k, v in shapes.items())
+
+
 def _all_equal(sizes):
     """Whether the sizes that are known agree."""
-    return len({size for size in sizes if size is not None}) <= 1
+    known = [size for size in sizes if size is not None]
+    return all(size == known[0] for size in known)
 
 
 def check_mask_dtype(name, mask):

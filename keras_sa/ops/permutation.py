@@ -224,9 +224,7 @@ def padding_last(permutation, padding_mask):
     else:
         shape = (batch_size, length)
     slot = ops.broadcast_to(invert_permutation(permutation), shape)
-    return order_by(
-        ops.where(padding_mask, slot, slot + ops.cast(length, "int32"))
-    )
+    return order_by(ops.where(padding_mask, slot, slot + as_int32(length)))
 
 
 def sort_blocks(permutation, block_size, padding_mask=None):
@@ -249,11 +247,25 @@ def sort_blocks(permutation, block_size, padding_mask=None):
     if padding_mask is not None:
         real = is_real(permutation, length, padding_mask)
         keys = ops.where(real, keys, keys + length)
-    keys = pad_end(keys, num_blocks * block_size - length, 2 * length, axis=-1)
+    keys = pad_end(keys, num_blocks * block_size - length, _LARGEST, axis=-1)
     keys = ops.sort(ops.reshape(keys, (*lead, num_blocks, block_size)), axis=-1)
     keys = ops.reshape(keys, (*lead, num_blocks * block_size))
-    position = ops.where(keys >= 2 * length, length, keys % length)
+    position = keys % length
+    is_nobody = ops.cast(keys >= 2 * length, "int32")
+    # No `where`: it would have `torch.compile` compile for every length.
+    position = position + is_nobody * (length - position)
     return ops.cast(position, "int32")
+
+
+def as_int32(size):
+    """A size to compute with; an int as it is, which `torch.compile` may take
+    for an unknown one."""
+    return size if isinstance(size, int) else ops.cast(size, "int32")
+
+
+def any_token(order, length):
+    """An order with the first token in slots that hold none (`length`)."""
+    return order * ops.cast(order < length, "int32")
 
 
 def is_real(order, length, padding_mask=None):
@@ -275,9 +287,9 @@ def is_real(order, length, padding_mask=None):
     if len(order.shape) == 1:
         order = order[None]
     offset = ops.arange(ops.shape(padding_mask)[0], dtype="int32")
-    offset = offset * ops.cast(length, "int32")
+    offset = offset * as_int32(length)
     offset = ops.reshape(offset, (-1,) + (1,) * (len(order.shape) - 1))
-    index = ops.minimum(order, length - 1) + offset
+    index = any_token(order, length) + offset
     valid = ops.take(ops.reshape(padding_mask, (-1,)), index, axis=0)
     return ops.logical_and(real, valid)
 
@@ -396,7 +408,7 @@ def take_slots(x, index):
 
 def _starts(num_parts, stride):
     """Where each part starts in a flat table of rows `[parts, 1]`."""
-    start = ops.arange(num_parts, dtype="int32") * ops.cast(stride, "int32")
+    start = ops.arange(num_parts, dtype="int32") * as_int32(stride)
     return start[:, None]
 
 

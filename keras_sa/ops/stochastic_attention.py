@@ -64,9 +64,10 @@ def stochastic_attention(
         dropout: rate of dropout on the attention weights.
         seed: `keras.random.SeedGenerator` or int for the dropout.
         implementation: `None` for the best one for the backend, or a name:
-            "portable", "native_block"; "triton" on torch and JAX with an
-            NVIDIA GPU; "flex" on torch (FlexAttention, by name only); "xla"
-            on TensorFlow. A named one never falls back.
+            "portable", "native_block"; "looped" on JAX; "sdpa" on torch with
+            a CPU; "xla" on TensorFlow; "triton" on torch and JAX with an
+            NVIDIA GPU; "flex" on torch (FlexAttention, by name only). A named
+            one never falls back. docs/performance.md says when which is best.
 
     Returns:
         `[B, n, H, E]` in the original order and the dtype of `value`; with

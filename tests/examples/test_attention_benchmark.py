@@ -140,6 +140,13 @@ def test_peers_see_what_they_say(peer):
     check(peer)
 
 
+@pytest.mark.parametrize(
+    "attention", attention_table.order_attentions(), ids=lambda x: x.name
+)
+def test_orders_see_what_they_say(attention):
+    check(attention)
+
+
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_computed_keys_are_no_fewer_than_seen(name):
     attention = ATTENTIONS[name]
@@ -177,6 +184,24 @@ def test_memory_grows_from_its_peak(monkeypatch, readings, expected):
         ATTENTIONS["sliding window"], PROBLEM, autodiff.compile
     )
     assert grown == expected
+
+
+def test_ratios_side_by_side(capsys):
+    def record(length, full, ours):
+        def figure(seconds):
+            return {
+                "median_seconds": {"forward": seconds, "both": 3 * seconds},
+                "bound_seconds": {"forward": 1.0, "both": 6.0},
+            }
+
+        attentions = {"full": figure(full), "ours": figure(ours)}
+        return {"length": length, "window": 4, "attentions": attentions}
+
+    attention_report.print_summary([record(16, 6.0, 2.0), record(32, 9.0, 4.0)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "| attention | 16, 4 | 32, 4 |" in lines
+    assert "| ours | 2.0 / 1.0 | 4.0 / 2.0 |" in lines  # of the bound
+    assert "| ours | 3.0 / 3.0 | 2.2 / 2.2 |" in lines  # of full attention
 
 
 def test_plots(tmp_path):

@@ -127,7 +127,8 @@ def windowed_attention(
     _validation.check_qkv(query, key, value)
     batch_size, length, num_heads, head_dim = query.shape
     if neighborhood == "block" and isinstance(length, int):
-        window_size = min(window_size, length)  # one block holds everything
+        # One block holds everything. No `min`, as in `portable.choose_chunks`.
+        window_size = window_size if window_size < length else length
     arguments = WindowedArguments(
         query=query,
         key=key,

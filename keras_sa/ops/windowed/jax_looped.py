@@ -164,7 +164,7 @@ def _in_slot_order(x, arguments, order):
     )
     if order is None:
         return x
-    index = ops.minimum(order, length - 1)  # slots beyond the last token
+    index = permutations.any_token(order, length)  # slots beyond the last token
     return permutations.take_slots(x, index)
 
 

@@ -135,7 +135,9 @@ def _blocks(x, order, inverse, heads, arguments):
         x = ops.cast(x, _softmax.compute_dtype(x.dtype))
     features = num_heads // heads * head_dim
     x = ops.reshape(x, (batch_size, length, heads, features))
-    x = permutations.permute_heads(x, ops.minimum(order, length - 1), inverse)
+    x = permutations.permute_heads(
+        x, permutations.any_token(order, length), inverse
+    )
     return ops.reshape(
         x, (-1, arguments.window_size, num_heads // heads, head_dim)
     )

@@ -126,7 +126,10 @@ def choose_chunks(arguments):
     length = arguments.query.shape[1]
     left, right = arguments.left, arguments.right
     if isinstance(length, int):  # nothing to reach beyond the ends
-        left, right = min(left, length - 1), min(right, length - 1)
+        # No `min`: sizes of a long text are not to depend on its length, or
+        # `torch.compile` compiles for every length.
+        left = left if left < length else length - 1
+        right = right if right < length else length - 1
     size = max((left + right + 1) // 2, 1)
     chunks = Chunks(size, -(-left // size), -(-right // size))
     if isinstance(length, int) and chunks.keys >= length:
@@ -153,7 +156,9 @@ def _in_slot_order(arguments, order, inverse):
     ]
     index = order
     if order is not None:
-        index = ops.minimum(order, length - 1)  # slots beyond the last token
+        index = permutations.any_token(
+            order, length
+        )  # slots beyond the last token
     rows = [permutations.permute_heads(x, index, inverse) for x in tensors]
     return [ops.cast(x, dtype) for x in rows]
 
