@@ -15,7 +15,7 @@ turn, so that a busy machine slows all of them: read the ratios. They are
 Keys per token are what a token sees; gradients are those of the inputs. Before
 an attention is timed, values and gradients are compared with dense attention
 under the mask of what it says it sees, for a short text and at the same shape
-(in 512 rows of long texts). A wrong one gets no figure.
+(in up to 512 rows of long texts). A wrong one gets no figure.
 """
 
 import argparse
