@@ -237,7 +237,7 @@ def concrete(x):
     if keras.config.backend() == "torch":
         from keras_sa.ops import torch_tracing
 
-        if torch_tracing.is_tracing():
+        if torch_tracing.is_tracing() or torch_tracing.is_transforming():
             return None
     if _is_on_accelerator(x):
         return None

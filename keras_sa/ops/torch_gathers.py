@@ -15,6 +15,8 @@ def take_rows(x, index, back):
 
 
 class _Rows(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x, index, back):
         return x.index_select(0, index)
@@ -22,6 +24,12 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def jvp(ctx, tangent, *others):
+        (index,) = ctx.saved_tensors
+        return tangent.index_select(0, index)
 
     @staticmethod
     def backward(ctx, gradient):

@@ -176,6 +176,53 @@ def test_it_is_the_default_but_in_programs(monkeypatch):
     assert seen == [torch_windows] or seen[-1] is portable
 
 
+def derivatives(neighborhood, implementation=None):
+    """What `torch.func` makes of a function, by name."""
+    from torch import func
+
+    rng = np.random.default_rng(0)
+    order = ops.convert_to_tensor(rng.permutation(40), "int32")
+    x = ops.convert_to_tensor(rng.normal(size=(2, 40, 2, 4)), "float32")
+
+    def attend(x):
+        return stochastic_attention(
+            x,
+            x,
+            x,
+            order,
+            window_size=8,
+            neighborhood=neighborhood,
+            causal=True,
+            implementation=implementation,
+        )
+
+    def loss(x):
+        return ops.sum(attend(x) ** 3)
+
+    batch = ops.stack([x, x + 1])
+    return {
+        "gradient": lambda: func.grad(loss)(x),
+        "forward mode": lambda: func.jvp(attend, (x,), (x,))[1],
+        "of a batch": lambda: func.vmap(attend)(batch),
+        "gradient of a batch": lambda: func.vmap(func.grad(loss))(batch),
+        "gradient of a gradient": lambda: func.grad(
+            lambda x: ops.sum(func.grad(loss)(x) ** 2)
+        )(x),
+    }
+
+
+@pytest.mark.parametrize("neighborhood", ["window", "block"])
+def test_transformations(neighborhood):
+    import torch
+
+    received = derivatives(neighborhood)
+    expected = derivatives(neighborhood, "portable")
+    for name, derive in received.items():
+        torch.testing.assert_close(
+            derive(), expected[name](), rtol=1e-4, atol=1e-4, msg=name
+        )
+
+
 # Orders whose gradient gathers.
 
 

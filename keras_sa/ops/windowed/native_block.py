@@ -67,8 +67,13 @@ def by_default(arguments):
     backend's attention holds the scores of all blocks, too, and the others
     are faster."""
     backend = keras.config.backend()
-    if backend != "jax":
-        return backend == "torch"
+    if backend == "torch":
+        from keras_sa.ops import torch_tracing
+
+        # Its kernel has no forward-mode derivatives.
+        return torch_tracing.is_tracing() or not torch_tracing.is_transforming()
+    if backend == "tensorflow":
+        return False
     dtype = keras.backend.standardize_dtype(arguments.query.dtype)
     return dtype in ("bfloat16", "float16") and _has_gpu()
 
