@@ -24,14 +24,52 @@ def attend(query, key, value, row, block, visible):
         query: `[L, D]`, times the scale.
     """
 
+    tiles = row, block, visible
+
     @tf.custom_gradient
-    def run(query, key, value):
-        return _attend_and_gradient(query, key, value, row, block, visible)
+    def run(*tensors):
+        results = _results(*_stopped(tensors), *tiles)
+
+        def gradient(_, of_total, of_output):
+            return _differentiate(
+                tensors, (of_total, of_output), results[0], tiles
+            )
+
+        return results, gradient
 
     return run(query, key, value)
 
 
-def _attend_and_gradient(query, key, value, row, block, visible):
+def _differentiate(tensors, upstream, highest, tiles):
+    """The gradients of query, key and value.
+
+    XLA cannot differentiate a loop: a gradient of these gradients is that of
+    all tiles at once.
+    """
+    highest = tf.stop_gradient(highest)
+
+    @tf.custom_gradient
+    def run(*tensors):
+        gradients = _gradients(_map, highest, tiles, *_stopped(tensors))
+
+        def gradient(*upstream):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                at_once = _gradients(_at_once, highest, tiles, *tensors)
+            return tape.gradient(
+                at_once, tensors, upstream, unconnected_gradients="zero"
+            )
+
+        return gradients, gradient
+
+    return run(*tensors, *upstream)
+
+
+def _stopped(tensors):
+    return tuple(tf.stop_gradient(x) for x in tensors)
+
+
+def _results(query, key, value, row, block, visible):
     def attend_to_some(row, block, visible):
         queries, keys = tf.gather(query, row), tf.gather(key, block)
         scores = _scores(queries, keys, visible)
@@ -41,6 +79,12 @@ def _attend_and_gradient(query, key, value, row, block, visible):
         weights = tf.exp(scores - highest)
         total = tf.reduce_sum(weights, axis=-1, keepdims=True)
         return highest, total, tf.matmul(weights, tf.gather(value, block))
+
+    return _map(attend_to_some, key, (row, block), visible)
+
+
+def _gradients(map_tiles, highest, tiles, query, key, value, *upstream):
+    row, block, visible = tiles
 
     def differentiate_some(row, block, visible, highest, of_total, of_output):
         queries, keys = tf.gather(query, row), tf.gather(key, block)
@@ -55,32 +99,20 @@ def _attend_and_gradient(query, key, value, row, block, visible):
             tf.matmul(weights, of_output, transpose_a=True),
         )
 
-    results = _map(attend_to_some, key, (row, block), visible)
-
-    def differentiate(_, of_total, of_output):
-        of_queries, of_keys, of_values = _map(
-            differentiate_some,
-            key,
-            (row, block),
-            visible,
-            (results[0], of_total, of_output),
-        )
-        return (
-            tf.math.unsorted_segment_sum(of_queries, row, tf.shape(query)[0]),
-            _sum_by_block(of_keys, block, key),
-            _sum_by_block(of_values, block, value),
-        )
-
-    return results, differentiate
+    of_queries, of_keys, of_values = map_tiles(
+        differentiate_some, key, (row, block), visible, (highest, *upstream)
+    )
+    return (
+        tf.math.unsorted_segment_sum(of_queries, row, tf.shape(query)[0]),
+        _sum_by_block(of_keys, block, key),
+        _sum_by_block(of_values, block, value),
+    )
 
 
 def _sum_by_block(x, block, like):
     """Sums of `x` `[t, b, F]` over the tiles of each block `[C, b, F]`."""
-    shape = tf.shape(like)
-    # Twice as fast as for blocks in any order; it ends with the last one read.
-    sums = tf.math.segment_sum(tf.reshape(x, (tf.shape(x)[0], -1)), block)
-    missing = shape[0] - tf.shape(sums)[0]
-    return tf.reshape(tf.pad(sums, [(0, missing), (0, 0)]), shape)
+    # Not `segment_sum`, which is faster for blocks in order: XLA has none.
+    return tf.math.unsorted_segment_sum(x, block, tf.shape(like)[0])
 
 
 def _scores(queries, keys, visible):
@@ -88,6 +120,11 @@ def _scores(queries, keys, visible):
     if visible is None:
         return scores
     return tf.where(visible, scores, scores.dtype.min)
+
+
+def _at_once(function, key, tiles, visible, others):
+    """`_map` without a loop."""
+    return function(*tiles, visible, *others)
 
 
 def _map(function, key, tiles, visible, others=()):

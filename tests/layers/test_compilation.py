@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_sa
+from keras_sa import autodiff
 from tests.layers.cases import LAYERS
 from tests.layers.cases import make
 from tests.layers.cases import to_numpy
@@ -71,3 +72,27 @@ def test_xla_on_tensorflow(name):
         to_numpy(layer(x, use_causal_mask=True)),
         atol=2e-6,
     )
+
+
+@pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="jit_compile is TensorFlow's"
+)
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_under_xla_on_tensorflow(name):
+    """As `fit` has them: Keras compiles by XLA where it can."""
+    import tensorflow as tf
+
+    is_random = "stochastic" in name or "small_world" in name
+    layer = make(name, **({"resample": "never"} if is_random else {}))
+    x = ops.convert_to_tensor(tokens())
+    layer.build(x.shape)
+
+    def loss(x):
+        return ops.sum(layer(x, use_causal_mask=True) ** 2)
+
+    run = autodiff.value_and_gradients(loss)
+    for received, expected in zip(
+        tf.nest.flatten(tf.function(run, jit_compile=True)(x)),
+        tf.nest.flatten(run(x)),
+    ):
+        np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-4)
