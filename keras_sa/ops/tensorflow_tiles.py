@@ -8,8 +8,8 @@ Letters: as in `tiled_attention.py`; `p` pieces of `s` tiles.
 
 import tensorflow as tf
 
-# Scores at a time: 1 MB of float32.
-_SCORES = 2**18
+# Scores at a time: 4 MB of float32, by measurement.
+_SCORES = 2**20
 
 
 def takes(query, row):
