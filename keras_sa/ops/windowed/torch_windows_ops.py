@@ -13,6 +13,8 @@ head dim, `E` value head dim, `F` head dim in the kernel, `c` slots in a chunk,
 `t` chunks, `S` keys of a chunk.
 """
 
+import functools
+
 import torch
 from torch.nn.functional import pad
 
@@ -76,9 +78,9 @@ class WindowedAttention(torch.autograd.Function):
         bias = torch_sdpa.bias_of(visible[:, :, None], query.dtype)
         ctx.layout, ctx.scale, ctx.return_lse = layout, scale, return_lse
         output, lse = [], []
-        for tensors in layout.steps(query, key, value, bias, return_lse):
+        for place, *tensors in layout.steps(query, key, value, return_lse):
             step = _operators()[0](
-                *tensors[:3], attn_mask=tensors[3], scale=scale
+                *tensors, attn_mask=place.of_bias(bias), scale=scale
             )
             output.append(step[0].transpose(1, 2))
             lse.append(step[1].transpose(1, 2))
@@ -104,20 +106,20 @@ class WindowedAttention(torch.autograd.Function):
             gradient[..., -1] = gradient_of_lse
             output = output.clone()
             output[..., -1] = 0
-        gradients = layout.cut(gradient)
-        of_query = torch.empty_like(gradients)
+        of_query = layout.empty_chunks(query)
         of_key, of_value = (layout.empty_rows(x).zero_() for x in (key, value))
-        steps = layout.steps(query, key, value, bias, ctx.return_lse)
-        for place, tensors in zip(layout.places(), steps):
+        gradients = layout.source(gradient)
+        steps = layout.steps(query, key, value, ctx.return_lse)
+        for place, *tensors in steps:
             flat = place.flat
             parts = _operators()[1](
-                gradients[flat].transpose(1, 2),
-                *tensors[:3],
+                gradients.queries(place),
+                *tensors,
                 output[flat].transpose(1, 2),
                 lse[flat].transpose(1, 2),
                 0.0,
                 False,
-                attn_mask=tensors[3],
+                attn_mask=place.of_bias(bias),
                 scale=ctx.scale,
             )
             of_query[flat] = parts[0].transpose(1, 2)
@@ -139,6 +141,11 @@ class _Place:
         start = sequence * num_chunks
         self.flat = slice(start + first, start + last)
 
+    def of_bias(self, bias):
+        """Of `[N or 1, t, 1, c, S]`."""
+        sequence = self.sequence if len(bias) > 1 else 0
+        return bias[sequence, self.first : self.last]
+
 
 class _Layout:
     """Where the chunks of sequences are, and which go together."""
@@ -148,63 +155,72 @@ class _Layout:
         self.order, self.inverse, self.features = order, inverse, features
         self.batch_size, self.length = key.shape[:2]
         self.heads = 1 if order is None else order.shape[1]
+        self.num_sequences = self.batch_size * self.heads
+        self.front = chunks.before * chunks.size
+        self.num_rows = self.front + (num_chunks + chunks.after) * chunks.size
         row_bytes = key.shape[2] // self.heads * features * key.element_size()
         self.step_size = max(KEY_BYTES // (chunks.keys * row_bytes), 1)
 
-    @property
-    def num_sequences(self):
-        return self.batch_size * self.heads
+    def source(self, x):
+        return (_InOrder if self.order is None else _ByOrder)(self, x)
 
-    def places(self):
+    def steps(self, query, key, value, ones):
+        """A place, and its query, key and value as the kernel takes them:
+        `[t', H, c, F]`, `[t', K, S, F]`."""
+        query, key, value = (self.source(x) for x in (query, key, value))
         for sequence in range(self.num_sequences):
             for first in range(0, self.num_chunks, self.step_size):
                 last = min(first + self.step_size, self.num_chunks)
-                yield _Place(sequence, first, last, self.num_chunks)
+                place = _Place(sequence, first, last, self.num_chunks)
+                keys, values = key.keys(place), value.keys(place)
+                if ones:
+                    values[..., -1] = 1
+                yield (
+                    place,
+                    query.queries(place),
+                    self.overlapping(keys),
+                    self.overlapping(values),
+                )
 
-    def steps(self, query, key, value, bias, ones):
-        """Query, key, value and bias of each step, as the kernel takes them:
-        `[t', H, c, F]`, `[t', K, S, F]`, `[t', 1, c, S]`."""
-        query = self.cut(query)
-        key, value = self.rows(key), self.rows(value)
-        if ones:
-            value[..., -1] = 1
-        for place in self.places():
-            yield (
-                query[place.flat].transpose(1, 2),
-                self.overlapping(key, place),
-                self.overlapping(value, place),
-                bias[place.sequence if len(bias) > 1 else 0][
-                    place.first : place.last
-                ],
-            )
+    def empty_chunks(self, x):
+        """`[N * t, c, H, F]` for `[B, n, heads, D]`."""
+        return x.new_empty(
+            self.num_sequences * self.num_chunks,
+            self.chunks.size,
+            x.shape[2] // self.heads,
+            self.features,
+        )
 
-    def cut(self, x):
-        """`[B, n, heads, D]` as chunks of queries `[N * t, c, H, F]`."""
-        size = self.chunks.size
-        if self.order is not None:
-            own = x.shape[2] // self.heads
-            rows = x.new_empty(self.num_sequences, self.length, own, x.shape[3])
-            self.gather(x, rows)
-            x = rows
-        missing = self.num_chunks * size - self.length
-        wider = self.features - x.shape[3]
-        if missing or wider:  # torch would copy for nothing
-            x = pad(x, (0, wider, 0, 0, 0, missing))
-        return x.reshape(-1, size, *x.shape[2:])
+    def empty_rows(self, x):
+        """`[N, rows, K, F]` for `[B, n, heads, D]` and the chunks beyond."""
+        return x.new_empty(
+            self.num_sequences,
+            self.num_rows,
+            x.shape[2] // self.heads,
+            self.features,
+        )
 
-    def gather(self, x, rows):
-        """Fills `rows` `[N, n, H, D]` in slot order from `[B, n, heads, D]`."""
-        table = x.reshape(self.batch_size, self.length * self.heads, -1)
-        index = self.order * self.heads
-        index = index + torch.arange(self.heads, dtype=torch.int32)[:, None]
-        for sequence, own in enumerate(rows):
-            example, head = divmod(sequence, self.heads)
-            torch.index_select(
-                table[example],
-                0,
-                index[example % len(index), head],
-                out=own.view(self.length, -1),
-            )
+    def overlapping(self, rows):
+        """Rows `[u, K, F]` as chunks beside their neighbours, a view
+        `[t', K, S, F]`."""
+        size, num_keys = self.chunks.size, self.chunks.keys
+        row, head, feature = rows.stride()
+        return rows.as_strided(
+            (
+                (len(rows) - num_keys) // size + 1,
+                rows.shape[1],
+                num_keys,
+                rows.shape[2],
+            ),
+            (size * row, head, row, feature),
+        )
+
+    def add(self, rows, place, gradient):
+        """Adds the gradient of what `overlapping` returns."""
+        rows = rows[place.sequence].unflatten(0, (-1, self.chunks.size))
+        parts = gradient.transpose(1, 2).unflatten(1, (-1, self.chunks.size))
+        for ahead, part in enumerate(parts.unbind(1)):
+            rows[place.first + ahead : place.last + ahead] += part
 
     def join(self, x):
         """`[N * t, c, H, ...]` as `[B, n, heads, ...]`."""
@@ -224,56 +240,79 @@ class _Layout:
         shape = (self.batch_size, self.length, self.heads * x.shape[2])
         return rows.view(*shape, x.shape[3])
 
-    def empty_rows(self, x):
-        """`[N, rows, K, F]` for `[B, n, heads, D]` and the chunks beyond."""
-        chunks = self.chunks
-        count = chunks.before + self.num_chunks + chunks.after
-        return x.new_empty(
-            self.num_sequences,
-            count * chunks.size,
-            x.shape[2] // self.heads,
-            self.features,
-        )
-
-    def rows(self, x):
-        rows = self.empty_rows(x)
-        start = self.chunks.before * self.chunks.size
-        stop = start + self.length
-        rows[:, :start] = 0
-        rows[:, stop:] = 0
-        own = rows[:, start:stop]
-        if self.order is None:
-            own[..., : x.shape[3]] = x
-        elif x.shape[3] == self.features:
-            self.gather(x, own)
-        else:
-            narrow = own.new_empty(*own.shape[:3], x.shape[3])
-            self.gather(x, narrow)
-            own[..., : x.shape[3]] = narrow
-        own[..., x.shape[3] :] = 0
-        return rows
-
     def own_rows(self, rows):
-        return self.restore(rows, self.chunks.before * self.chunks.size)
+        return self.restore(rows, self.front)
 
-    def overlapping(self, rows, place):
-        """Chunks beside their neighbours, a view `[t', K, S, F]`."""
-        rows, chunks = rows[place.sequence], self.chunks
-        row, head, feature = rows.stride()
-        shape = (
-            place.last - place.first,
-            rows.shape[1],
-            chunks.keys,
-            self.features,
-        )
-        start = rows.storage_offset() + place.first * chunks.size * row
-        return rows.as_strided(
-            shape, (chunks.size * row, head, row, feature), start
-        )
 
-    def add(self, rows, place, gradient):
-        """Adds the gradient of what `overlapping` returns."""
-        rows = rows[place.sequence].unflatten(0, (-1, self.chunks.size))
-        parts = gradient.transpose(1, 2).unflatten(1, (-1, self.chunks.size))
-        for ahead, part in enumerate(parts.unbind(1)):
-            rows[place.first + ahead : place.last + ahead] += part
+class _InOrder:
+    """Slots of `x` `[B, n, heads, D]` for a step, where slots are tokens."""
+
+    def __init__(self, layout, x):
+        self.layout, self.x = layout, x
+
+    @functools.cached_property
+    def _chunks(self):  # [B * t, c, H, F]
+        layout, x = self.layout, self.x
+        missing = layout.num_chunks * layout.chunks.size - layout.length
+        wider = layout.features - x.shape[3]
+        if missing or wider:  # torch would copy for nothing
+            x = pad(x, (0, wider, 0, 0, 0, missing))
+        return x.reshape(-1, layout.chunks.size, *x.shape[2:])
+
+    @functools.cached_property
+    def _rows(self):
+        layout, x = self.layout, self.x
+        back = layout.num_rows - layout.front - layout.length
+        wider = layout.features - x.shape[3]
+        return pad(x, (0, wider, 0, 0, layout.front, back))
+
+    def queries(self, place):
+        """`[t', H, c, F]`."""
+        return self._chunks[place.flat].transpose(1, 2)
+
+    def keys(self, place):
+        """Rows `[u, K, F]` around the chunks."""
+        chunks = self.layout.chunks
+        start = place.first * chunks.size
+        stop = (place.last - 1) * chunks.size + chunks.keys
+        return self._rows[place.sequence, start:stop]
+
+
+class _ByOrder:
+    """The same where slots are tokens in another order: gathered for each
+    step, so that they are in the cache."""
+
+    def __init__(self, layout, x):
+        self.layout = layout
+        self.own_heads = x.shape[2] // layout.heads
+        table = layout.batch_size * layout.length * layout.heads
+        self.table = x.reshape(table, -1)
+
+    def queries(self, place):
+        size = self.layout.chunks.size
+        start = self.layout.front + place.first * size
+        rows = self._rows(place, start, (place.last - place.first) * size)
+        return rows.unflatten(0, (-1, size)).transpose(1, 2)
+
+    def keys(self, place):
+        chunks = self.layout.chunks
+        start = place.first * chunks.size
+        count = (place.last - place.first - 1) * chunks.size + chunks.keys
+        return self._rows(place, start, count)
+
+    def _rows(self, place, start, count):
+        """`[count, heads, F]` from a padded slot on, 0 beyond the tokens."""
+        layout = self.layout
+        first = max(start - layout.front, 0)
+        last = min(start - layout.front + count, layout.length)
+        example, head = divmod(place.sequence, layout.heads)
+        order = layout.order[example % len(layout.order), head, first:last]
+        index = (order + example * layout.length) * layout.heads + head
+        rows = self.table.index_select(0, index)
+        rows = rows.unflatten(1, (self.own_heads, -1))
+        missing = first + layout.front - start
+        beyond = count - missing - len(rows)
+        wider = layout.features - rows.shape[2]
+        if missing or beyond or wider:
+            rows = pad(rows, (0, wider, 0, 0, missing, beyond))
+        return rows
