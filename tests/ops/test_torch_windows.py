@@ -223,6 +223,42 @@ def test_transformations(neighborhood):
         )
 
 
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_second_gradients(return_lse):
+    import torch
+
+    rng = np.random.default_rng(0)
+    order = ops.convert_to_tensor(rng.permutation(40), "int32")
+    mask = torch.arange(40)[None] < torch.tensor([[40], [30]])
+    tensors = [
+        ops.convert_to_tensor(rng.normal(size=(2, 40, 2, 4)), "float64")
+        for _ in range(3)
+    ]
+    tensors = [x.requires_grad_() for x in tensors]
+
+    def run(implementation):
+        output = stochastic_attention(
+            *tensors,
+            order,
+            window_size=8,
+            causal=True,
+            padding_mask=mask,
+            return_lse=return_lse,
+            implementation=implementation,
+        )
+        loss = 0
+        if return_lse:
+            output, lse = output
+            loss = torch.where(mask[:, :, None], lse, 0).square().sum()
+        loss = loss + output.pow(3).sum()
+        gradients = torch.autograd.grad(loss, tensors, create_graph=True)
+        length = sum(x.square().sum() for x in gradients)
+        return *gradients, *torch.autograd.grad(length, tensors)
+
+    for received, expected in zip(run("sdpa"), run("portable")):
+        torch.testing.assert_close(received, expected, rtol=1e-4, atol=1e-4)
+
+
 # Orders whose gradient gathers.
 
 

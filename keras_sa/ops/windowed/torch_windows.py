@@ -7,6 +7,9 @@ scores of a head; all heads that have one order share it.
 Letters: as in `portable.py`; `h` heads with an order of their own (1 or `K`).
 """
 
+import dataclasses
+import functools
+
 import keras
 from keras import ops
 
@@ -78,6 +81,7 @@ def forward(arguments):
         chunks,
         a.scale,
         a.return_lse,
+        functools.partial(_again, arguments),
     )
     if a.exclude_local is not None or a.attention_mask is not None:
         something = _in_order(ops.any(visible, axis=-1), a, inverse, heads)
@@ -89,6 +93,12 @@ def forward(arguments):
     if a.padding_mask is not None:
         lse = ops.where(a.padding_mask[:, :, None], lse, -float("inf"))
     return output, lse
+
+
+def _again(arguments, query, key, value):
+    return portable.forward(
+        dataclasses.replace(arguments, query=query, key=key, value=value)
+    )
 
 
 def _in_order(something, arguments, inverse, heads):

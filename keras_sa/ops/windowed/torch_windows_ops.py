@@ -51,6 +51,8 @@ class WindowedAttention(torch.autograd.Function):
         chunks: `portable.Chunks`.
         scale: factor on the scores.
         return_lse: whether the gradient of the log-sum-exp is wanted.
+        again: a function of query, key and value that computes the same by
+            operations which torch differentiates twice.
 
     Returns:
         Output `[B, n, heads, E]` and log-sum-exp `[B, n, heads]`.
@@ -68,6 +70,7 @@ class WindowedAttention(torch.autograd.Function):
         chunks,
         scale,
         return_lse,
+        again,
     ):
         # The kernel takes equal head dims, and zeros add nothing. A feature
         # more, which is 1 in values, has a use in the backward pass.
@@ -77,6 +80,7 @@ class WindowedAttention(torch.autograd.Function):
         )
         bias = torch_sdpa.bias_of(visible[:, :, None], query.dtype)
         ctx.layout, ctx.scale, ctx.return_lse = layout, scale, return_lse
+        ctx.again = again
         output, lse = [], []
         for place, *tensors in layout.steps(query, key, value, return_lse):
             step = _operators()[0](
@@ -94,9 +98,16 @@ class WindowedAttention(torch.autograd.Function):
         )
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, gradient, gradient_of_lse):
         query, key, value, bias, output, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to have a gradient
+            outputs, upstream = ctx.again(query, key, value), gradient
+            if ctx.return_lse:
+                upstream = (gradient, gradient_of_lse)
+            gradients = torch.autograd.grad(
+                outputs, (query, key, value), upstream, create_graph=True
+            )
+            return *gradients, *[None] * 7
         layout, value_dim = ctx.layout, value.shape[3]
         gradient = pad(gradient, (0, layout.features - value_dim))
         if ctx.return_lse:
@@ -129,7 +140,7 @@ class WindowedAttention(torch.autograd.Function):
             layout.join(of_query)[..., : query.shape[3]],
             layout.own_rows(of_key)[..., : key.shape[3]],
             layout.own_rows(of_value)[..., :value_dim],
-            *[None] * 6,
+            *[None] * 7,
         )
 
 
