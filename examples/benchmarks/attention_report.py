@@ -200,7 +200,8 @@ def _plot(records, title, path):
     for axis, (label, curves) in zip(axes[0], panels.items()):
         for name, curve in curves.items():
             axis.plot(*curve, ".-", label=name)
-        axis.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
+        axis.set(yscale="log", xlabel="tokens", ylabel=label)
+        axis.set_xscale("log", base=2)
     axes[0, 0].legend(fontsize=6)
     figure.suptitle(title)
     figure.savefig(path, dpi=120, bbox_inches="tight")
