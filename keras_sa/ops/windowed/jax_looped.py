@@ -184,11 +184,8 @@ def _in_steps(x, steps, chunks, filler=0):
 def _positions(arguments, order, steps, chunks):
     """Original positions `[s, r*g*c, K or 1]`; `NOWHERE` for what nobody may
     see."""
-    a = arguments
-    batch_size, length = a.query.shape[:2]
-    position = ops.arange(length, dtype="int32") if order is None else order
-    real = permutations.is_real(position, length, a.padding_mask)
-    position = ops.where(real, position, portable.NOWHERE)
+    batch_size = arguments.query.shape[0]
+    position = portable.original_positions(arguments, order)
     position = permutations.with_head_axis(position)  # [B or 1, K or 1, m]
     shape = (batch_size, *position.shape[1:])
     position = ops.transpose(ops.broadcast_to(position, shape), (0, 2, 1))

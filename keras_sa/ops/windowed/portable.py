@@ -180,13 +180,20 @@ def slots_of_tokens(arguments, order):
     return permutations.invert_permutation(order)[..., :length]
 
 
+def original_positions(arguments, order):
+    """The original position in each slot, `NOWHERE` for what nobody may see:
+    in the shape of the order, with a padding mask at least `[B, m]`."""
+    length = ops.shape(arguments.query)[1]
+    position = ops.arange(length, dtype="int32") if order is None else order
+    real = permutations.is_real(position, length, arguments.padding_mask)
+    return ops.where(real, position, NOWHERE)
+
+
 def _positions(arguments, order):
     """Original positions `[N or 1, m]`; `NOWHERE` for what nobody may see."""
     a = arguments
-    batch_size, length = ops.shape(a.query)[:2]
-    position = ops.arange(length, dtype="int32") if order is None else order
-    real = permutations.is_real(position, length, a.padding_mask)
-    position = ops.where(real, position, NOWHERE)
+    batch_size = ops.shape(a.query)[0]
+    position = original_positions(arguments, order)
     if len(position.shape) == 1 and a.attention_mask is None:
         return position[None]
     num_rows, num_kv_heads = batch_size * a.key.shape[2], a.key.shape[2]

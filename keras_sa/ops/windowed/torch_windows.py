@@ -130,9 +130,7 @@ def _visible_keys(arguments, order, chunks, heads):
     """Boolean `[B * h or 1, t, c, S]`."""
     a = arguments
     batch_size, length = a.query.shape[:2]
-    position = ops.arange(length, dtype="int32") if order is None else order
-    real = permutations.is_real(position, length, a.padding_mask)
-    position = ops.where(real, position, portable.NOWHERE)
+    position = portable.original_positions(arguments, order)
     position = permutations.with_head_axis(position)  # [B or 1, h or 1, n]
     if a.attention_mask is not None or position.shape[1] > 1:
         shape = (batch_size, heads, length)
