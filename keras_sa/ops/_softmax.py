@@ -15,11 +15,24 @@ def compute_dtype(dtype):
     return dtype if dtype == "float64" else "float32"
 
 
+def bias_of(visible, dtype):
+    """What to add to scores: 0 where `visible` is true, else far below all.
+
+    Half the lowest number, so that a sum with a score stays finite. Adding
+    passes gradients on for nothing; choosing costs a pass over the scores.
+    """
+    hidden = float(np.finfo(keras.backend.standardize_dtype(dtype)).min) / 2
+    return ops.where(
+        visible, ops.zeros((), dtype), ops.full((), hidden, dtype=dtype)
+    )
+
+
 def attend(
     scores,
     value,
-    visible,
+    bias,
     *,
+    sees_something=None,
     sinks=None,
     return_lse=False,
     drop=None,
@@ -29,7 +42,9 @@ def attend(
     Args:
         scores: `[..., R, S]`, float32 or float64.
         value: `[..., S, E]` in the same dtype.
-        visible: boolean, broadcasts to `scores`.
+        bias: from `bias_of`, broadcasts to `scores`.
+        sees_something: boolean, broadcasts to `[..., R, 1]`: rows with a
+            visible column; `None` if all that matter have one.
         sinks: optional extra logits in the denominator, broadcast to
             `[..., R, 1]`.
         return_lse: whether the log-sum-exp is wanted.
@@ -39,21 +54,26 @@ def attend(
         output `[..., R, E]` and log-sum-exp `[..., R]` or `None`. A row that
         sees nothing has output 0 and, without sinks, log-sum-exp -inf.
     """
-    lowest = float(np.finfo(keras.backend.standardize_dtype(scores.dtype)).min)
-    scores = ops.where(visible, scores, lowest)
+    scores = scores + bias
     weights = _softmax(scores)
     output = ops.matmul(drop(weights) if drop else weights, value)
-    # In a row that sees nothing, the softmax is uniform.
-    something = ops.any(visible, axis=-1, keepdims=True)
-    output = ops.where(something, output, ops.zeros_like(output))
+    output = _where(sees_something, output, 0.0)
     if sinks is None and not return_lse:
         return output, None
     lse = _log_sum_exp(scores, weights)
     if sinks is not None:
-        lse = ops.where(something, lse, lowest / 2)
-        total = ops.logaddexp(lse, sinks)
+        lowest = np.finfo(keras.backend.standardize_dtype(scores.dtype)).min
+        total = ops.logaddexp(
+            _where(sees_something, lse, float(lowest) / 2), sinks
+        )
         return output * ops.exp(lse - total), total[..., 0]
-    return output, ops.where(something, lse, -float("inf"))[..., 0]
+    return output, _where(sees_something, lse, -float("inf"))[..., 0]
+
+
+def _where(condition, x, otherwise):
+    if condition is None:
+        return x
+    return ops.where(condition, x, ops.full((), otherwise, dtype=x.dtype))
 
 
 def _softmax(scores):

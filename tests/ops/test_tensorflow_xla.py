@@ -131,7 +131,8 @@ def test_no_scores_but_those_of_a_step(neighborhood, backward, monkeypatch):
 def test_the_reader_catches_the_scores_of_portable(backward):
     function = long_attention("portable", "window", backward)
     tensors = make_tensors(1, LENGTH, HEADS, DIM)
-    assert largest_buffer(function, *tensors) >= SCORES
+    # A head after the other.
+    assert largest_buffer(function, *tensors) >= SCORES / HEADS
 
 
 @pytest.mark.parametrize("reach", [(0, 0), (1, 1), (2, 0)])

@@ -41,10 +41,12 @@ def forward(arguments):
     if a.sinks is not None:
         sinks = ops.reshape(a.sinks, (num_kv_heads, group, 1))
         sinks = ops.cast(sinks, dtype)
+    visible = a.neighbors[:, None, None, :] >= 0  # [T, 1, 1, m]
     output, _ = _softmax.attend(
         scores,  # [B, T, K, G, m]
         gather(a.value),  # [B, T, K, m, E]
-        a.neighbors[:, None, None, :] >= 0,
+        _softmax.bias_of(visible, dtype),
+        sees_something=ops.any(visible, axis=-1, keepdims=True),
         sinks=sinks,
     )
     output = ops.reshape(output, (batch_size, num_new, num_heads, value_dim))

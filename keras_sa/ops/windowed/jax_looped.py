@@ -43,7 +43,7 @@ def why_not(arguments):
 
 def by_default(arguments):
     """Where it has some steps to do: few arrays of that size fit in caches."""
-    scores = recomputation.bytes_of_all_scores(arguments)
+    scores = portable.bytes_of_all_scores(arguments)
     return scores > _FEWEST_STEPS * _score_bytes()
 
 
@@ -84,7 +84,7 @@ def choose_steps(arguments, chunks, score_bytes):
     """Even steps of at most `score_bytes` of scores, if one chunk of every
     head has no more. Of short texts, a step takes several."""
     batch_size, length, num_kv_heads = arguments.key.shape[:3]
-    scores = num_kv_heads * recomputation.bytes_of_scores(arguments, chunks)
+    scores = num_kv_heads * portable.bytes_of_scores(arguments, chunks)
     most = max(score_bytes // scores, 1)
     # Queries wait for the slots that their windows reach ahead to.
     num_chunks = portable.num_chunks_of(length, chunks) + chunks.after
@@ -269,7 +269,7 @@ def _attend_slots(arguments, chunks, at_hand, example):
         portable.cut(rows(at_hand["query"]), chunks, portable.num_groups(a)),
         _with_neighbors(rows(at_hand["key"]), chunks),
         _with_neighbors(rows(at_hand["value"]), chunks),
-        portable.visible_keys(
+        portable.mask_of(
             a, position, chunks, ops.repeat(example, num_kv_heads)
         ),
         portable.sinks_of_row(a, num_examples),

@@ -20,6 +20,9 @@ from keras_sa.ops import permutation as permutations
 
 # The original position of a key that nobody may see.
 NOWHERE = 2**31 - 1
+# On TensorFlow, heads are parted as long as a part has as many bytes of scores.
+PART_BYTES = 3 * 2**20
+MOST_PARTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,24 +67,86 @@ def attend_in_slot_order(attend, arguments):
 
 
 def _attend_at_once(arguments, chunks, query, key, value, position):
-    """All chunks as one batch: O(n w) scores."""
-    return attend_chunks(
-        arguments,
-        chunks,
-        cut(query, chunks, num_groups(arguments)),  # [N, t, c*G, D]
-        with_neighbors(key, chunks),  # [N, t, S, D]
-        with_neighbors(value, chunks),  # [N, t, S, E]
-        visible_keys(
+    """All chunks as one batch: O(n w) scores. Some rows after the others,
+    where that is faster."""
+    rows = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "position": position,
+        "example": example_of_row(arguments),
+        "sinks": sinks_of_row(arguments),
+    }
+    num_parts = _num_parts(arguments)
+    if num_parts == 1:
+        return _attend_rows(arguments, chunks, **rows)
+    mask = None
+    if position.shape[0] == 1:  # one for all
+        mask = mask_of(
             arguments,
-            positions_with_neighbors(position, chunks),
+            positions_with_neighbors(rows.pop("position"), chunks),
             chunks,
-            example_of_row(arguments),
-        ),
-        sinks_of_row(arguments),
+        )
+    parts = [
+        _attend_rows(arguments, chunks, mask=mask, **part)
+        for part in _split(rows, num_parts)
+    ]
+    outputs, lses = zip(*parts)
+    return ops.concatenate(outputs, axis=0), (
+        ops.concatenate(lses, axis=0) if arguments.return_lse else None
     )
 
 
-def attend_chunks(arguments, chunks, query, key, value, visible, sinks):
+def _num_parts(arguments):
+    """In how many parts to attend: scores of a part stay in the cache.
+
+    TensorFlow runs operations one by one, each over all that it is given. JAX
+    and torch have faster ways to attend to a part at a time.
+    """
+    if keras.config.backend() != "tensorflow" or arguments.dropout:
+        return 1  # an integer seed would drop the same weights in each part
+    batch_size, length, num_kv_heads = arguments.key.shape[:3]
+    most = MOST_PARTS
+    if batch_size is not None and length is not None:
+        most = min(bytes_of_all_scores(arguments) // PART_BYTES, most)
+    num_rows = (batch_size or 1) * num_kv_heads
+    return max(x for x in range(1, max(most, 1) + 1) if num_rows % x == 0)
+
+
+def _split(rows, num_parts):
+    """A dict of tensors `[N, ...]` or `None` as such dicts of some rows."""
+    tensors = {k: v for k, v in rows.items() if v is not None}
+    parts = [ops.split(x, num_parts, axis=0) for x in tensors.values()]
+    return [dict(zip(tensors, part)) for part in zip(*parts)]
+
+
+def _attend_rows(
+    arguments,
+    chunks,
+    query,
+    key,
+    value,
+    position=None,
+    example=None,
+    sinks=None,
+    mask=None,
+):
+    """Attention of whole rows, given their positions or their mask."""
+    if mask is None:
+        position = positions_with_neighbors(position, chunks)
+        mask = mask_of(arguments, position, chunks, example)
+    return attend_chunks(
+        arguments,
+        chunks,
+        cut(query, chunks, num_groups(arguments)),  # [R, t, c*G, D]
+        with_neighbors(key, chunks),  # [R, t, S, D]
+        with_neighbors(value, chunks),  # [R, t, S, E]
+        mask,
+        sinks,
+    )
+
+
+def attend_chunks(arguments, chunks, query, key, value, mask, sinks):
     """Attention of chunks to their own keys, whatever chunks they are.
 
     Args:
@@ -90,24 +155,54 @@ def attend_chunks(arguments, chunks, query, key, value, visible, sinks):
         query: `[R, t, c*G, D]`, R rows.
         key: `[R, t, S, D]`.
         value: `[R, t, S, E]`.
-        visible: boolean `[R or 1, t, c, S]`.
+        mask: from `mask_of`.
         sinks: `[R, G]` or `None`.
 
     Returns:
         Output `[R, t, c*G, E]` and log-sum-exp `[R, t, c*G]` or `None`.
     """
-    group = num_groups(arguments)
+    bias, sees_something = mask
     scores = _softmax.score(
         query, key, arguments.scale, arguments.logit_soft_cap
     )
     return _softmax.attend(
         scores,
         value,
-        ops.repeat(visible, group, axis=2) if group > 1 else visible,
+        bias,
+        sees_something=sees_something,
         sinks=_sinks_of_queries(sinks, chunks),
         return_lse=arguments.return_lse,
         drop=_dropout(arguments),
     )
+
+
+def mask_of(arguments, key_position, chunks, example=None):
+    """What hides keys from the queries of each chunk.
+
+    Args:
+        As of `visible_keys`.
+
+    Returns:
+        A bias `[R or 1, t, c*G, S]` for the scores, and whether each query
+        sees something `[R or 1, t, c*G, 1]`, `None` if all real ones do.
+    """
+    a = arguments
+    visible = visible_keys(a, key_position, chunks, example)
+    sees_something = None
+    if a.exclude_local is not None or a.attention_mask is not None:
+        sees_something = ops.any(visible, axis=-1, keepdims=True)
+    elif a.padding_mask is not None:  # a real token sees itself
+        own = chunks.before * chunks.size
+        own_position = key_position[:, :, own : own + chunks.size, None]
+        sees_something = own_position != NOWHERE
+    bias = _softmax.bias_of(visible, _softmax.compute_dtype(a.query.dtype))
+    return _for_each_query(a, bias), _for_each_query(a, sees_something)
+
+
+def _for_each_query(arguments, x):
+    """`[R, t, c, ...]` as `[R, t, c*G, ...]`; `None` as it is."""
+    group = num_groups(arguments)
+    return x if x is None or group == 1 else ops.repeat(x, group, axis=2)
 
 
 def _dropout(arguments):
@@ -135,6 +230,23 @@ def choose_chunks(arguments):
     if isinstance(length, int) and chunks.keys >= length:
         return Chunks(length, 0, 0)  # one chunk is less work than its halves
     return chunks
+
+
+def bytes_of_scores(arguments, chunks):
+    """Bytes of the scores of a chunk, for one key/value head."""
+    dtype = _softmax.compute_dtype(arguments.query.dtype)
+    scores = num_groups(arguments) * chunks.size * chunks.keys
+    return scores * (8 if dtype == "float64" else 4)
+
+
+def bytes_of_all_scores(arguments):
+    """Bytes of the scores that the portable path holds; 0 if the size of the
+    batch is unknown."""
+    chunks = choose_chunks(arguments)
+    batch_size, length, num_kv_heads = arguments.key.shape[:3]
+    num_chunks = num_chunks_of(length, chunks)
+    rows = (batch_size or 0) * num_kv_heads
+    return rows * num_chunks * bytes_of_scores(arguments, chunks)
 
 
 def num_groups(arguments):
@@ -354,7 +466,9 @@ def _in_original_order(arguments, order, inverse, output, lse):
             )
             return ops.reshape(x, (batch_size, length, num_heads, features))
         x = ops.reshape(x, (batch_size, num_kv_heads, -1, group, features))
-        x = ops.transpose(x[:, :, :length], (0, 2, 1, 3, 4))
+        if x.shape[2] is None or x.shape[2] != a.query.shape[1]:
+            x = x[:, :, :length]  # with a slow gradient on TensorFlow
+        x = ops.transpose(x, (0, 2, 1, 3, 4))
         return ops.reshape(x, (batch_size, length, num_heads, features))
 
     output = ops.cast(restore(output, a.value.shape[3]), a.value.dtype)

@@ -41,7 +41,7 @@ def by_default(arguments):
         return False
     if device_kind() == "GPU":
         return True
-    return recomputation.bytes_of_all_scores(arguments) > MOST_SCORE_BYTES
+    return portable.bytes_of_all_scores(arguments) > MOST_SCORE_BYTES
 
 
 def device_kind():
@@ -181,7 +181,7 @@ def _attend_by_groups(
     """`attend` of `portable.attend_in_slot_order`, as a loop."""
     a = arguments
     num_rows, num_slots = ops.shape(query)[:2]
-    most_chunks = score_bytes // recomputation.bytes_of_scores(a, chunks)
+    most_chunks = score_bytes // portable.bytes_of_scores(a, chunks)
     groups = choose_groups(chunks, num_rows, num_slots, most_chunks)
     position = ops.broadcast_to(position, (num_rows, num_slots))
     floats = {
@@ -277,7 +277,7 @@ def _attend_groups(arguments, chunks, floats, integers):
         return x[:, chunks.before : ops.shape(x)[1] - chunks.after]
 
     position = portable.positions_with_neighbors(integers["position"], chunks)
-    visible = portable.visible_keys(
+    mask = portable.mask_of(
         arguments, own(position), chunks, integers.get("example")
     )
     output, lse = portable.attend_chunks(
@@ -286,7 +286,7 @@ def _attend_groups(arguments, chunks, floats, integers):
         portable.cut(floats["query"], chunks, portable.num_groups(arguments)),
         own(portable.with_neighbors(floats["key"], chunks)),
         own(portable.with_neighbors(floats["value"], chunks)),
-        visible,
+        mask,
         floats.get("sinks"),
     )
     return (output, lse) if arguments.return_lse else (output,)

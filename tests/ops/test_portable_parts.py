@@ -1,0 +1,85 @@
+"""Heads one part after the other, as the portable path has them where the
+scores are large on TensorFlow."""
+
+import keras
+import pytest
+
+from keras_sa import testing
+from keras_sa.ops import sliding_window_attention
+from keras_sa.ops.windowed import portable
+
+pytestmark = pytest.mark.skipif(
+    keras.config.backend() != "tensorflow", reason="parts are for TensorFlow"
+)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """What is attended to, part by part, however few the scores."""
+    monkeypatch.setattr(portable, "PART_BYTES", 1)
+    attend, seen = portable._attend_rows, []
+
+    def spy(*arguments, **tensors):
+        seen.append(tensors)
+        return attend(*arguments, **tensors)
+
+    monkeypatch.setattr(portable, "_attend_rows", spy)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in testing.CASES if case.top_k is None],
+    ids=lambda case: case.name,
+)
+def test_values_and_gradients(case, parts):
+    testing.assert_case(case, "portable", "float32")
+    assert len(parts) > 1
+    assert len({tuple(part["query"].shape) for part in parts}) == 1
+
+
+def attend(batch_size, num_kv_heads, length=64, dropout=0.0):
+    query = keras.random.normal((batch_size, length, 12, 4), seed=0)
+    key = query[:, :, :num_kv_heads]
+    return sliding_window_attention(
+        query, key, key, window_size=8, dropout=dropout, seed=1
+    )
+
+
+@pytest.mark.parametrize(
+    "batch_size, num_kv_heads, expected", [(1, 1, 1), (1, 12, 6), (5, 1, 5)]
+)
+def test_a_part_has_as_many_rows_as_another(
+    batch_size, num_kv_heads, expected, parts
+):
+    attend(batch_size, num_kv_heads)
+    assert len(parts) == expected
+
+
+def test_few_scores_are_one_part(parts, monkeypatch):
+    scores = 12 * 64 * 12 * 4  # a chunk of 4 and two neighbours: 12 keys
+    for part_bytes, expected in [(scores // 2, 2), (scores // 2 + 1, 1)]:
+        monkeypatch.setattr(portable, "PART_BYTES", part_bytes)
+        parts.clear()
+        attend(1, 12)
+        assert len(parts) == expected
+
+
+def test_dropout_is_drawn_once_for_all(parts):
+    """An integer seed would drop the same weights in every part."""
+    attend(1, 12, dropout=0.5)
+    assert len(parts) == 1
+
+
+def test_the_length_may_be_unknown(parts):
+    import tensorflow as tf
+
+    spec = tf.TensorSpec((None, None, 4, 4))
+    tensors = [keras.random.normal((2, 37, 4, 4), seed=i) for i in range(3)]
+
+    def run(*tensors):
+        return sliding_window_attention(*tensors, window_size=8, causal=True)
+
+    received = tf.function(run, input_signature=[spec] * 3)(*tensors)
+    assert len(parts) == 4
+    assert keras.ops.max(abs(received - run(*tensors))) < 1e-5
