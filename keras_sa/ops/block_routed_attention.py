@@ -539,9 +539,9 @@ def _take_columns(x, index):
     if keras.config.backend() != "jax":
         # The gradient of every gather would be as large as `x`.
         index = ops.stack(columns, axis=0)
-        return ops.unstack(tiled_attention.take_rows(x, index), axis=0)
+        return ops.unstack(permutations.take_rows(x, index), axis=0)
     # Compilers multiply what they gather without storing it.
-    return [tiled_attention.take_rows(x, column) for column in columns]
+    return [permutations.take_rows(x, column) for column in columns]
 
 
 def _divide(parts, slots, sinks):

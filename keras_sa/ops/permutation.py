@@ -336,7 +336,7 @@ def permute_heads(x, permutation, inverse=None):
     if inverse is not None:
         num_slots = ops.shape(permutation)[-1]
         back = _rows_in_order(inverse, batch_size, num_slots, num_heads)
-    return _take_rows(x, index, back)
+    return take_rows(x, index, back)
 
 
 def unpermute_heads(x, inverse, batch_size, num_heads, permutation=None):
@@ -362,7 +362,7 @@ def unpermute_heads(x, inverse, batch_size, num_heads, permutation=None):
         back = _rows_in_slot_order(
             permutation, batch_size, num_slots, num_heads
         )
-    return _take_rows(x, index, back)
+    return take_rows(x, index, back)
 
 
 def _rows_in_slot_order(permutation, batch_size, length, num_heads):
@@ -397,12 +397,12 @@ def take_slots(x, index):
         index = ops.transpose(index, (0, 2, 1)) * num_heads
         index = index + ops.arange(num_heads, dtype="int32")
         index = index + _starts(batch_size, num_slots * num_heads)[..., None]
-        return _take_rows(x, index)
+        return take_rows(x, index)
     if len(index.shape) == 1:
         index = index[None]
     # All heads of a token are one row.
     x = ops.reshape(x, (batch_size, num_slots, num_heads * features))
-    x = _take_rows(x, index + _starts(batch_size, num_slots))
+    x = take_rows(x, index + _starts(batch_size, num_slots))
     return ops.reshape(x, (batch_size, -1, num_heads, features))
 
 
@@ -412,7 +412,7 @@ def _starts(num_parts, stride):
     return start[:, None]
 
 
-def _take_rows(x, index, back=None):
+def take_rows(x, index, back=None):
     """Rows of features by their place in the flat table `[..., F]`.
 
     Args:

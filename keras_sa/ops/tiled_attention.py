@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa.ops import _softmax
+from keras_sa.ops import permutation as permutations
 
 
 def attend_to_tiles(
@@ -53,7 +54,7 @@ def attend_to_tiles(
         if tiles is not None:
             return tiles.attend(query * scale, key, value, row, block, visible)
     scores = _softmax.score(
-        take_rows(query, row),
+        permutations.take_rows(query, row),
         ops.take(key, block, axis=0),
         scale,
         logit_soft_cap,
@@ -96,11 +97,3 @@ def tiles_module():
 
         return torch_tiles
     return None
-
-
-def take_rows(x, index):
-    """Rows `[..., F]` of `x` `[L, F]`."""
-    # The middle axis keeps Keras on torch from an embedding lookup, which is
-    # slower than selecting rows.
-    rows = ops.take(x[:, None], index, axis=0)
-    return ops.reshape(rows, (*ops.shape(index), x.shape[1]))

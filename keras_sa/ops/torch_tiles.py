@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from keras_sa.ops import torch_tracing
+
 # Exponentials with base 2 are several times faster than those with base e,
 # which take as long again where they underflow.
 _LN2 = math.log(2)
@@ -21,8 +23,8 @@ def takes(query, row):
     """Not where a graph is recorded, which would have every step in it."""
     return (
         query.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
+        and not torch_tracing.is_tracing()
+        and not torch_tracing.is_transforming()
     )
 
 

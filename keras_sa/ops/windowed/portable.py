@@ -294,11 +294,24 @@ def slots_of_tokens(arguments, order):
 
 def original_positions(arguments, order):
     """The original position in each slot, `NOWHERE` for what nobody may see:
-    in the shape of the order, with a padding mask at least `[B, m]`."""
+    in the shape of the order, with a padding mask at least `[B, m]`. Some
+    position `[m]` where it makes no difference which."""
     length = ops.shape(arguments.query)[1]
-    position = ops.arange(length, dtype="int32") if order is None else order
+    position = order
+    if not order_matters(arguments, order):
+        num_slots = length if order is None else ops.shape(order)[-1]
+        position = ops.arange(num_slots, dtype="int32")
     real = permutations.is_real(position, length, arguments.padding_mask)
     return ops.where(real, position, NOWHERE)
+
+
+def order_matters(arguments, order):
+    """Whether it depends on an order who sees whom among the slots."""
+    a = arguments
+    masks = (a.exclude_local, a.padding_mask, a.attention_mask)
+    return order is not None and (
+        a.causal or any(mask is not None for mask in masks)
+    )
 
 
 def _positions(arguments, order):

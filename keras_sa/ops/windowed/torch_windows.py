@@ -138,8 +138,8 @@ def _visible_keys(arguments, order, chunks, heads):
     position = ops.reshape(position, (-1, length))
     position = portable.positions_with_neighbors(position, chunks)
     masks = (a.padding_mask, a.attention_mask)
-    in_order = order is None or not (a.causal or a.exclude_local)
-    if in_order and all(mask is None for mask in masks):
+    is_same = not portable.order_matters(a, order)
+    if is_same and all(mask is None for mask in masks):
         return _visible_in_order(a, position[:1], chunks)
     example = ops.repeat(ops.arange(batch_size, dtype="int32"), heads)
     return portable.visible_keys(a, position, chunks, example)
