@@ -1,9 +1,10 @@
 """Windowed attention on JAX as a loop along the slots.
 
 A step takes the next slots of all heads and attends with a few chunks. It
-hands on what the next step's windows reach back to. So nothing but the
-arguments and the output exists at full length: no copy with heads beside the
-batch, no neighbours, no scores. The backward pass computes the scores again.
+hands on what the next step's windows reach back to, and is given what its own
+windows reach ahead to. So nothing but the arguments and the output exists at
+full length: no copy with heads beside the batch, no scores, neighbours only of
+what is ahead. The backward pass computes the scores again.
 
 It is the faster one on a CPU, too. Scores of one step stay in the cache, and
 XLA takes the memory of large intermediate arrays from the system at each call.
@@ -11,7 +12,7 @@ XLA takes the memory of large intermediate arrays from the system at each call.
 Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G` query
 heads per key/value head, `D` head dim, `E` value head dim, `F` features, `m`
 slots, `c` slots in a chunk, `g` chunks in a step, `r` examples in a step, `s`
-steps, `u` slots that a step handles and borrows, `S` keys of a chunk.
+steps, `u` slots that a step handles and reaches, `S` keys of a chunk.
 """
 
 import dataclasses
@@ -32,6 +33,8 @@ SCORE_BYTES = {"cpu": 2**21, "gpu": 2**26}
 _STEP_COST = 0.25
 # For fewer steps all chunks at once are as fast on CPUs, or faster.
 _FEWEST_STEPS = 3
+# What windows reach, with what stands for nothing.
+_FILLERS = {"key": 0, "value": 0, "position": portable.NOWHERE}
 
 
 def why_not(arguments):
@@ -86,17 +89,16 @@ def choose_steps(arguments, chunks, score_bytes):
     batch_size, length, num_kv_heads = arguments.key.shape[:3]
     scores = num_kv_heads * portable.bytes_of_scores(arguments, chunks)
     most = max(score_bytes // scores, 1)
-    # Queries wait for the slots that their windows reach ahead to.
-    num_chunks = portable.num_chunks_of(length, chunks) + chunks.after
+    num_chunks = portable.num_chunks_of(length, chunks)
 
     def cost(size):
         number = -(-num_chunks // size)
-        # Slots added at the end are a copy of all; the wait adds them anyway.
-        adds_slots = not chunks.after and number * size > num_chunks
-        return adds_slots, number * (size + _STEP_COST)
+        # Slots added at the end are a copy of all.
+        return number * size > num_chunks, number * (size + _STEP_COST)
 
     size = min(range(max(most // 2, 1), most + 1), key=cost)
-    size = min(size, num_chunks)
+    # A step is given the beginning of the next one only.
+    size = min(max(size, chunks.after), num_chunks)
     per_example = -(-num_chunks // size)
     examples = 1
     if per_example == 1:
@@ -135,11 +137,13 @@ def _attend(arguments, score_bytes):
     step = jax.checkpoint(
         functools.partial(_step, arguments, chunks), prevent_cse=False
     )
-    borrowed = _nothing_borrowed(
-        {k: _by_example(v[0], example[0]) for k, v in slots.items()}, chunks
-    )
-    _, outputs = jax.lax.scan(step, borrowed, (slots, is_first, example))
-    outputs = [_out_of_steps(x, a, order, chunks) for x in outputs]
+    ahead = {
+        name: _ahead(slots[name], steps, chunks, filler)
+        for name, filler in _FILLERS.items()
+    }
+    nothing = _nothing_borrowed(slots, steps, chunks)
+    _, outputs = jax.lax.scan(step, nothing, (slots, ahead, is_first, example))
+    outputs = [_out_of_steps(x, a, order) for x in outputs]
     if not a.return_lse:
         return outputs[0]
     lse = outputs[1][..., 0]
@@ -192,51 +196,55 @@ def _positions(arguments, order, steps, chunks):
     return _in_steps(position, steps, chunks, filler=portable.NOWHERE)
 
 
-def _nothing_borrowed(slots, chunks):
-    """What the first step of an example borrows: `[r, slots, ...]`.
+def _ahead(x, steps, chunks, filler):
+    """What each step's windows reach ahead to: `[s, r*after*c, ...]`.
+
+    It is the beginning of the next step, and nothing at the end of an example.
 
     Args:
-        slots: dict of `[r, g*c, ...]`.
+        x: `[s, r*g*c, ...]`.
     """
-    sizes = {
-        "query": chunks.after,
-        "key": chunks.before + chunks.after,
-        "value": chunks.before + chunks.after,
-        "position": chunks.before + chunks.after,
-    }
-    fillers = {"position": portable.NOWHERE}
+    size, rest = chunks.after * chunks.size, x.shape[2:]
+    shape = (-1, steps.per_example, steps.examples)
+    x = ops.reshape(x, (*shape, x.shape[1] // steps.examples, *rest))
+    x = permutations.pad_end(x[:, 1:, :, :size], 1, filler, axis=1)
+    return ops.reshape(x, (steps.number, steps.examples * size, *rest))
+
+
+def _nothing_borrowed(slots, steps, chunks):
+    """What the first step of an example borrows: `[r, before*c, ...]`.
+
+    Args:
+        slots: dict of `[s, r*g*c, ...]`.
+    """
+    size = chunks.before * chunks.size
     return {
         name: ops.full(
-            (x.shape[0], sizes[name] * chunks.size, *x.shape[2:]),
-            fillers.get(name, 0),
-            dtype=x.dtype,
+            (steps.examples, size, *slots[name].shape[2:]),
+            filler,
+            dtype=slots[name].dtype,
         )
-        for name, x in slots.items()
+        for name, filler in _FILLERS.items()
     }
 
 
 def _step(arguments, chunks, borrowed, inputs):
-    """Attends with the queries `after` chunks behind the newest slots.
+    """Attends with the newest slots.
 
     Returns:
         What the next step borrows, and a tuple of outputs `[r*g*c, K, ...]`.
     """
-    slots, is_first, example = inputs
-    slots = {name: _by_example(x, example) for name, x in slots.items()}
-    nothing = _nothing_borrowed(slots, chunks)
-    at_hand = {
-        name: ops.concatenate(
-            [ops.where(is_first, nothing[name], borrowed[name]), x], axis=1
-        )
-        for name, x in slots.items()
-    }
-    num_slots = slots["key"].shape[1]
-    borrowed = {name: x[:, num_slots:] for name, x in at_hand.items()}
-    query = at_hand["query"][:, :num_slots]
-    outputs = _attend_slots(
-        arguments, chunks, {**at_hand, "query": query}, example
-    )
-    return borrowed, [ops.reshape(x, (-1, *x.shape[2:])) for x in outputs]
+    slots, ahead, is_first, example = inputs
+    at_hand, lent = {"query": _by_example(slots["query"], example)}, {}
+    num_slots = at_hand["query"].shape[1]
+    for name, filler in _FILLERS.items():
+        nothing = ops.full_like(borrowed[name], filler)
+        before = ops.where(is_first, nothing, borrowed[name])
+        parts = [_by_example(x[name], example) for x in (slots, ahead)]
+        at_hand[name] = ops.concatenate([before, *parts], axis=1)
+        lent[name] = at_hand[name][:, num_slots:][:, : before.shape[1]]
+    outputs = _attend_slots(arguments, chunks, at_hand, example)
+    return lent, [ops.reshape(x, (-1, *x.shape[2:])) for x in outputs]
 
 
 def _by_example(x, example):
@@ -292,14 +300,13 @@ def _with_neighbors(x, chunks):
     return ops.concatenate(parts, axis=2)
 
 
-def _out_of_steps(x, arguments, order, chunks):
+def _out_of_steps(x, arguments, order):
     """`[s, r*g*c, K, G*F]` as `[B, n, H, F]` in the original order."""
     batch_size, length, num_heads = arguments.query.shape[:3]
-    late = chunks.after * chunks.size
     x = ops.reshape(x, (batch_size, -1, *x.shape[2:]))
     if order is None:
-        x = x[:, late : late + length]
+        x = x[:, :length]
     else:
         inverse = portable.slots_of_tokens(arguments, order)
-        x = permutations.take_slots(x, inverse + late)
+        x = permutations.take_slots(x, inverse)
     return ops.reshape(x, (batch_size, length, num_heads, -1))
