@@ -113,7 +113,13 @@ class KerasHubLM(TemplateLM):
         self.max_gen_toks = _validation.check_positive_int(
             "max_gen_toks", max_gen_toks
         )
-        self.seed = _validation.check_seed(seed)
+        self._generator = generation.TokenGenerator(
+            self.causal_lm,
+            batch_size=self.batch_size,
+            max_length=self.max_length,
+            stop_token_ids=self.tokenization.end_token_ids,
+            seed=_validation.check_seed(seed),
+        )
         self._prefix_token_id = prefix_token_id
         if swap:
             hub.swap_attention(self.causal_lm, **swap)
@@ -257,15 +263,11 @@ class KerasHubLM(TemplateLM):
 
     def _generate(self, contexts, max_gen_toks, sampling):
         """All that is written after each of the strings."""
-        written = generation.generate_tokens(
-            self.causal_lm,
-            [self.tok_encode(x) or [self.prefix_token_id] for x in contexts],
-            max_gen_toks,
-            sampler=generation.make_sampler(**sampling, seed=self.seed),
-            stop_token_ids=self.tokenization.end_token_ids,
-            batch_size=self.batch_size,
-            max_length=self.max_length,
-        )
+        prompts = [
+            self.tok_encode(context) or [self.prefix_token_id]
+            for context in contexts
+        ]
+        written = self._generator.generate(prompts, max_gen_toks, **sampling)
         return [self.tokenization.decode(tokens) for tokens in written]
 
 

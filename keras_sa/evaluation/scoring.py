@@ -197,10 +197,9 @@ class TokenScorer:
 
     def _compiled(self):
         """The scoring function, of the model as it is now."""
-        swap = current_swap(self.causal_lm)
-        variables = [id(x) for x in self.causal_lm.variables]
-        if self._compiled_for != (swap, variables):
-            self._compiled_for = (swap, variables)
+        state = state_of(self.causal_lm)
+        if self._compiled_for != state:
+            self._compiled_for = state
             self._function = autodiff.compile_inference(
                 self.causal_lm, self._score_on_device
             )
@@ -252,6 +251,14 @@ class TokenScorer:
         ]
         for row, *of_row in zip(rows, *results):
             yield TokenScores(*(x[: len(row) - 1] for x in of_row))
+
+
+def state_of(causal_lm):
+    """What a compiled function of a model holds for: swap and variables.
+
+    A swap of the attention forgets what the model itself compiled, no more.
+    """
+    return current_swap(causal_lm), [id(x) for x in causal_lm.variables]
 
 
 def as_scorer(model, batch_size=None):
