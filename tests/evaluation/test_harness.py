@@ -14,7 +14,6 @@ import pytest
 import tiny_models
 
 from keras_sa import hub
-from keras_sa.evaluation import TokenScorer
 from keras_sa.evaluation import evaluate_documents
 from keras_sa.evaluation import evaluate_last_words
 
@@ -116,12 +115,11 @@ def assert_same(received, expected):
     "swap", [{"mode": "full"}, SWAP], ids=lambda swap: swap["mode"]
 )
 def test_rolling_is_the_loss_of_documents(causal_lm, lm, swap):
-    scorer = TokenScorer(causal_lm, batch_size=3, max_length=MAX_LENGTH)
     with hub.swap_attention(causal_lm, **swap):
         received = rolling(lm, TEXTS)
         expected = [
             -evaluate_documents(
-                scorer, [encode(text)], MAX_LENGTH, start_token_id=END
+                lm.scorer, [encode(text)], MAX_LENGTH, start_token_id=END
             ).total_loss
             for text in TEXTS
         ]
@@ -299,11 +297,12 @@ def test_defaults_of_the_model(causal_lm):
 
 def test_start_and_end_tokens_of_a_preprocessor():
     """The start token is in front of contexts, and never twice."""
-    start, end = "<|begin_of_text|>", "<|end_of_text|>"
-    characters = {chr(index): index for index in range(33, 120)}
+    special = ["begin_of_text", "end_of_text", "eot_id"]
+    special += ["start_header_id", "end_header_id"]
+    characters = {chr(index): index for index in range(33, 123)}
+    characters |= {f"<|{x}|>": i for i, x in enumerate(special, start=1)}
     tokenizer = keras_hub.models.Llama3Tokenizer(
-        vocabulary={**characters, "xy": 120, start: 1, end: 2},
-        merges=["x y"],
+        vocabulary={**characters, "xy": 123}, merges=["x y"]
     )
     model = tiny_models.build(
         "llama3",
@@ -312,6 +311,7 @@ def test_start_and_end_tokens_of_a_preprocessor():
     )
     lm = KerasHubLM(model, max_length=MAX_LENGTH)
     assert (lm.prefix_token_id, lm.eot_token_id) == (1, 2)
+    assert lm.tokenization.end_token_ids == (2, 3)
     assert lm.tok_encode("ab") == [1, 97, 98]
     assert lm.tok_encode("ab", add_special_tokens=False) == [97, 98]
     pairs = [("", "ab"), ("a", "b")]

@@ -16,12 +16,12 @@ START = 3
 
 @pytest.fixture(scope="module")
 def causal_lm():
-    return tiny_models.build("qwen3")
+    return tiny_models.shared_model()
 
 
 @pytest.fixture(scope="module")
-def scorer(causal_lm):
-    return TokenScorer(causal_lm, batch_size=3)
+def scorer():
+    return tiny_models.shared_scorer()
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ ATOL = 2e-5
 
 @pytest.fixture(scope="module")
 def causal_lm():
-    return tiny_models.build("qwen3")
+    return tiny_models.shared_model()
 
 
 @pytest.fixture(scope="module")
-def scorer(causal_lm):
-    return TokenScorer(causal_lm, batch_size=3)
+def scorer():
+    return tiny_models.shared_scorer()
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,8 @@ def assert_same(scores, expected, **tolerance):
 # an input.
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "gpt2", "gemma4"])
 def test_scores_are_those_of_the_logits(name):
+    if name == "gemma2":
+        tiny_models.skip_where_compiled("the cap is within the model")
     model = tiny_models.build(name)
     tokens = tiny_models.random_sequences([13])[0]
     log_softmax = tiny_models.log_softmax(model, [tokens[:-1]])[0]
@@ -82,7 +84,7 @@ def test_arrays_are_scored_where_they_are(scorer, sequences, side):
 
 
 def test_probabilities_of_half_precision_sum_to_one():
-    model = tiny_models.build("qwen3", dtype="bfloat16")
+    model = tiny_models.build("qwen3", dtype="bfloat16", num_layers=1)
     prefix = tiny_models.random_sequences([6])[0]
     scores = TokenScorer(model, batch_size=16).score_sequences(
         [[*prefix, token] for token in range(tiny_models.VOCABULARY_SIZE)]

@@ -16,7 +16,7 @@ LENGTHS = (5, 9, 5, 5)
 
 @pytest.fixture(scope="module")
 def causal_lm():
-    return tiny_models.build("qwen3")
+    return tiny_models.shared_model()
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,7 @@ def test_long_prompts_are_cut_at_their_beginning(generator):
         generator.generate([prompt], MAX_LENGTH)
 
 
-def test_tokens_are_drawn_with_a_temperature(causal_lm, generator, prompts):
-    (greedy,) = generator.generate(prompts[:1], NEW)
-    assert generator.generate(prompts[:1], NEW, temperature=1e-4) == [greedy]
+def test_tokens_are_drawn_with_a_temperature(causal_lm, prompts):
     twins = [make_generator(causal_lm, seed=1) for _ in range(2)]
     first, again = (
         [twin.generate(prompts[:1], NEW, temperature=50.0) for _ in range(2)]

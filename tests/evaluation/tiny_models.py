@@ -1,9 +1,12 @@
 """Tiny models of tests/hub, and what they say of tokens, slowly."""
 
+import functools
 import pathlib
 import sys
 
 import numpy as np
+
+from keras_sa.evaluation import TokenScorer
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "hub"))
 
@@ -11,6 +14,19 @@ import models  # noqa: E402
 
 VOCABULARY_SIZE = models.VOCABULARY_SIZE
 build = models.build
+skip_where_compiled = models.skip_where_compiled
+
+
+@functools.cache
+def shared_model():
+    """A model for many tests, which leave it as it is."""
+    return build("qwen3")
+
+
+@functools.cache
+def shared_scorer():
+    """The scorer of `shared_model`, with what it compiled."""
+    return TokenScorer(shared_model(), batch_size=3)
 
 
 def log_softmax(causal_lm, token_ids, padding_mask=None):
