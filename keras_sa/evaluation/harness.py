@@ -54,8 +54,9 @@ class KerasHubLM(TemplateLM):
             what the model's preprocessor does; False for another tokenizer.
         dtype: of a preset's model.
         seed: of sampling, where a task asks for it.
-        max_batch_size: belongs to automatic batch sizes: None.
-        device: of the harness's own models: None.
+        max_batch_size: handed over by the harness, of no effect.
+        device: the same: Keras chooses the device. The harness's command line
+            says "cuda:0" wherever it runs.
         **swap: arguments of `keras_sa.hub.swap_attention` with which the
             model is swapped: `mode` and its options.
 
@@ -99,8 +100,8 @@ class KerasHubLM(TemplateLM):
         **swap,
     ):
         super().__init__()
-        _check_absent(max_batch_size=max_batch_size, device=device)
         batch_size = _check_batch_size(batch_size)
+        _check_swap(swap)
         self.causal_lm = _load(causal_lm, preset, dtype)
         self.scorer = scoring.TokenScorer(
             self.causal_lm, batch_size, max_length
@@ -271,21 +272,19 @@ class KerasHubLM(TemplateLM):
         return [self.tokenization.decode(tokens) for tokens in written]
 
 
-def _check_absent(**options):
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` is expected to be None: the Keras backend chooses "
-                "the device, and batches have a fixed size. "
-                f"Received: {name}={value!r}"
-            )
-
-
 def _check_batch_size(batch_size):
     """An int, also of a command line."""
     if isinstance(batch_size, str) and batch_size.isdecimal():
         return int(batch_size)
     return _validation.check_positive_int("batch_size", batch_size)
+
+
+def _check_swap(swap):
+    if swap and "mode" not in swap:
+        raise ValueError(
+            "`mode` is expected with the options of a swap, one of those of "
+            f"`keras_sa.hub.swap_attention`. Received: {sorted(swap)} alone"
+        )
 
 
 def _load(causal_lm, preset, dtype):

@@ -53,9 +53,10 @@ def tokenization_of(causal_lm, tokenizer=None, add_start_token=None):
     if tokenizer is None and preprocessor is not None:
         tokenizer = preprocessor.tokenizer
         if add_start_token is None:
-            add_start_token = getattr(preprocessor, "add_start_token", False)
-            add_start_token &= (
-                _token_id(tokenizer, "start_token_id") is not None
+            # Some say so although their tokenizer has no start token.
+            add_start_token = (
+                getattr(preprocessor, "add_start_token", False)
+                and _token_id(tokenizer, "start_token_id") is not None
             )
     tokenization = _tokenization(tokenizer)
     if add_start_token and tokenization.start_token_id is None:

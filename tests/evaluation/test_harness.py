@@ -283,7 +283,7 @@ def test_the_harness_makes_it_from_a_string(causal_lm, lm, tmp_path):
         made = lm_eval.api.registry.get_model("keras_hub")
         made = made.create_from_arg_string(
             f"preset={tmp_path / folder},{common},dtype=float32{swap}",
-            {"batch_size": "2", "max_batch_size": None, "device": None},
+            {"batch_size": "2", "max_batch_size": 4, "device": "cuda:0"},
         )
         assert hub.current_swap(made.causal_lm).pattern.window_size == 4
         assert rolling(made, TEXTS[:1]) == pytest.approx(expected, rel=1e-6)
@@ -330,12 +330,11 @@ def test_start_and_end_tokens_of_a_preprocessor():
     [
         ({"preset": "some"}, "Either `causal_lm` or `preset`"),
         ({"batch_size": "auto"}, "batch_size='auto'"),
-        ({"device": "cuda:0"}, "device='cuda:0'"),
-        ({"max_batch_size": 8}, "max_batch_size=8"),
         ({"max_gen_toks": 0}, "max_gen_toks=0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"tokenizer": None}, "tokenizer=None"),
         ({"mode": "windows"}, "mode='windows'"),
+        ({"window_size": 8}, "\\['window_size'\\] alone"),
     ],
 )
 def test_bad_options(causal_lm, options, message):
