@@ -105,6 +105,18 @@ def test_only_hub_and_evaluation_import_keras_hub():
     assert offenders(is_bad) == []
 
 
+def test_only_the_harness_adapter_imports_lm_eval():
+    """So that everything else of evaluation needs no more than KerasHub."""
+    adapter = pathlib.Path("evaluation/harness.py")
+
+    def is_bad(path, name):
+        if begins_with(name, "keras_sa.evaluation.harness"):
+            return True
+        return begins_with(name, "lm_eval") and path != adapter
+
+    assert offenders(is_bad) == []
+
+
 def test_only_plots_imports_matplotlib():
     def is_bad(path, name):
         allowed = path == pathlib.Path("analysis/plots.py")

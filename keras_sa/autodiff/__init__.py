@@ -1,6 +1,8 @@
 """Compile and differentiate on the Keras backend in use.
 
-Keras has no backend-neutral gradient; tests and benchmarks need one.
+Keras has no backend-neutral gradient; tests and benchmarks need one. Its
+compiled `predict` is of whole models, and gives their buffers away on JAX;
+evaluation needs another.
 """
 
 import importlib
@@ -21,6 +23,20 @@ def compile(function):
     On torch, where Keras runs models eagerly, the function itself.
     """
     return backend_module().compile(function)
+
+
+def compile_inference(model, function):
+    """`function` of tensors that calls a model, compiled without gradients.
+
+    The weights are those of the time of each call, and nobody else's buffers
+    are given away. What the model computes with them is that of the first
+    call with inputs of a shape: compile anew after a change of its layers.
+
+    Args:
+        model: a `keras.Model`. On TensorFlow its `jit_compile` holds.
+        function: takes and returns tensors in nested structures.
+    """
+    return backend_module().compile_inference(model, function)
 
 
 def value_and_gradients(function):

@@ -1,8 +1,22 @@
 import jax
+import keras
 
 
 def compile(function):
     return jax.jit(function)
+
+
+def compile_inference(model, function):
+    @jax.jit
+    def run(values, *inputs):
+        with keras.StatelessScope(zip(model.variables, values)):
+            return function(*inputs)
+
+    def call(*inputs):
+        # Weights that are no arguments would be constants of the program.
+        return run([variable.value for variable in model.variables], *inputs)
+
+    return call
 
 
 def value_and_gradients(function):

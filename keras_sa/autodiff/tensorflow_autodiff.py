@@ -7,6 +7,10 @@ def compile(function):
     return tf.function(function)
 
 
+def compile_inference(model, function):
+    return tf.function(function, jit_compile=model.jit_compile)
+
+
 def value_and_gradients(function):
     def run(*tensors):
         with tf.GradientTape() as tape:

@@ -7,6 +7,10 @@ def compile(function):
     return function
 
 
+def compile_inference(model, function):
+    return torch.no_grad()(function)
+
+
 def value_and_gradients(function):
     def run(*tensors):
         tensors = [x.detach().requires_grad_() for x in tensors]
