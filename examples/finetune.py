@@ -87,7 +87,7 @@ def main():
     print(f"  held-out loss, full attention: {full_loss:.4f} nats per token")
     swap = swap_attention(model.causal_lm)
     before = model.loss(held_out, EVALUATION_BATCH_SIZE)
-    print(f"  held-out loss, {swap.pattern.mode}: {before:.4f}")
+    print(f"  held-out loss, {swap.patterns[0].mode}: {before:.4f}")
 
     choose_what_to_train(model.causal_lm)
     announce(3, STAGES, f"Fine-tuning {count_trainable(model):,} parameters")
@@ -108,7 +108,7 @@ def main():
     )
     sample = loaded.decode(written)
     paths = finetune_report.write(
-        arguments.output, swap.pattern, full_loss, before, curve, sample
+        arguments.output, swap.patterns[0], full_loss, before, curve, sample
     )
     print(f"Done in {elapsed()} minutes. Written:")
     for path in (*paths, preset):

@@ -14,57 +14,52 @@ SEED_GENERATORS = "attention_permutations"
 
 @keras.saving.register_keras_serializable("keras_sa")
 class AttentionGate(keras.layers.Layer):
-    """Two sigmoid gates per head, from the features of the token.
+    """Sigmoid gates from the features of the token, one per head and path.
 
     Args:
         num_heads: number of query heads `H`.
-        stochastic_bias: where the bias of the stochastic path's gate starts.
-        local_bias: where the bias of the local path's gate starts.
+        starts: where the biases of each path's gate start.
 
     Call arguments:
         inputs: `[B, T, F]`.
 
     Returns:
-        The gates of the stochastic and of the local path, each `[B, T, H, 1]`.
+        A list of the gates of each path `[B, T, H, 1]`.
     """
 
-    def __init__(
-        self, num_heads, stochastic_bias=0.0, local_bias=0.0, **kwargs
-    ):
+    def __init__(self, num_heads, starts=(0.0, 0.0), **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
-        self.stochastic_bias = stochastic_bias
-        self.local_bias = local_bias
+        self.starts = tuple(float(start) for start in starts)
 
     def build(self, input_shape):
+        num_paths = len(self.starts)
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(input_shape[-1], 2, self.num_heads),
+            shape=(input_shape[-1], num_paths, self.num_heads),
             initializer="zeros",
         )
         self.bias = self.add_weight(
-            name="bias", shape=(2, self.num_heads), initializer=self._start
+            name="bias",
+            shape=(num_paths, self.num_heads),
+            initializer=self._start,
         )
 
     def _start(self, shape, dtype=None):
-        start = [[self.stochastic_bias], [self.local_bias]]
+        start = [[start] for start in self.starts]
         return ops.zeros(shape, dtype) + ops.convert_to_tensor(start, dtype)
 
     def call(self, inputs):
         logits = ops.einsum("btf,fph->btph", inputs, self.kernel) + self.bias
-        gates = ops.sigmoid(logits)[..., None]  # [B, T, 2, H, 1]
-        return ops.unstack(gates, num=2, axis=2)
+        gates = ops.sigmoid(logits)[..., None]  # [B, T, paths, H, 1]
+        return ops.unstack(gates, num=len(self.starts), axis=2)
 
     def get_config(self):
-        config = {
-            "num_heads": self.num_heads,
-            "stochastic_bias": self.stochastic_bias,
-            "local_bias": self.local_bias,
-        }
+        config = {"num_heads": self.num_heads, "starts": list(self.starts)}
         return {**super().get_config(), **config}
 
 
-def make_gate(attention, num_heads, num_features, index, start):
+def make_gate(attention, num_heads, num_features, index, starts):
     """A built gate for one attention layer, in its precision.
 
     Args:
@@ -72,11 +67,11 @@ def make_gate(attention, num_heads, num_features, index, start):
         num_heads: its number of query heads.
         num_features: of its inputs.
         index: of the layer in the backbone.
-        start: biases of the stochastic and of the local gate.
+        starts: of the biases of each path's gate.
     """
     gate = AttentionGate(
         num_heads,
-        *start,
+        starts,
         dtype=_dtype_policy(attention),
         name=f"attention_gate_{index}",
     )

@@ -97,9 +97,7 @@ def from_preset(preset_dir, cls=None, **kwargs):
             "Received: cls=None"
         )
     model = cls.from_preset(str(preset_dir), **kwargs)
-    swap = dict(config["swap"])
-    pattern = swap.pop("pattern")
-    swaps.swap_attention(model, **pattern, **swap)
+    swaps.swap_attention(model, **config["swap"])
     gates_path = path.parent / GATES_FILE
     if gates_path.is_file() and kwargs.get("load_weights", True):
         load_gates(model, gates_path)

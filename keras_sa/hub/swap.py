@@ -1,6 +1,7 @@
 """`swap_attention`: one call gives a decoder another attention."""
 
 import contextlib
+import itertools
 
 import keras
 import numpy as np
@@ -11,7 +12,7 @@ from keras_sa.hub import registry
 from keras_sa.hub import verification
 from keras_sa.hub.generation import Generation
 from keras_sa.hub.generation import generate_step_in_scope
-from keras_sa.hub.pattern import make_pattern
+from keras_sa.hub.pattern import make_patterns
 from keras_sa.hub.rematerialization import draw_first
 from keras_sa.hub.swapped_attention import SwappedAttention
 from keras_sa.ops import _validation
@@ -36,6 +37,8 @@ def swap_attention(
     neighborhood=None,
     merge=None,
     decode=None,
+    permute=None,
+    order=None,
     resample=None,
     block_size=None,
     top_k=None,
@@ -58,7 +61,10 @@ def swap_attention(
             out of the windows.
         mode: `"full"`: the model's own attention; `"sliding_window"`;
             `"stochastic"`; `"small_world"`: both; `"block_routed"`: mixture of
-            block attention.
+            block attention. Several take turns along the swapped layers: a
+            list of modes, which share the options that belong to them, or of
+            dicts such as `{"mode": "stochastic", "window_size": 64}`, whose
+            options come first.
         window_size: tokens in a window, the token's own included.
         local_window_size: tokens in the sliding window of `"small_world"`.
             Default: `window_size`.
@@ -66,7 +72,8 @@ def swap_attention(
             `keras_sa.StochasticAttention`.
         merge: how `"small_world"` merges its paths: `"gate"` (default): by
             gates, which are new variables and have to be trained;
-            `"softmax"`: in one softmax, without parameters.
+            `"softmax"`: in one softmax, without parameters. `"gate"` gives
+            `"sliding_window"` a gate as well.
         decode: what new tokens attend to in `generate`. `"full"`: the cache,
             as in the model itself, which suits weights that were trained with
             full attention; `"window"`: the keys of the pattern only, at a
@@ -75,6 +82,13 @@ def swap_attention(
             cache, so that a step computes what the forward pass over a
             sequence of the cache's length does. Default: `"full"`; with
             gates, `"window"`.
+        permute: `"layer"` (default): one permutation for all heads of a
+            layer; `"head"`: one for every key/value head, which reaches more
+            tokens at the same cost and can't decode in a window.
+        order: `"random"` (default), or `"identity"`: the tokens stay where
+            they are, and the stochastic window is a sliding one of
+            `(window_size + 1) // 2` tokens. It tells what the random order
+            adds to what else there is.
         resample: `"training"` (default): a new permutation at every training
             call, a fixed one from the seed otherwise; `"never"`: the fixed
             one.
@@ -89,7 +103,8 @@ def swap_attention(
         gate_bias: where the biases of the stochastic and of the local gate
             start. By default the sum starts near the sliding window, with
             gates of 0.12 and 0.88: pretrained weights suffer from a mean of
-            both. 0 is a gate of 1/2.
+            both. 0 is a gate of 1/2. The gate of a sliding window alone takes
+            the second.
         verify: whether to check, with windows that cover everything, that the
             swapped model computes what the model itself does: that this
             version of KerasHub is understood. It costs a few forward passes
@@ -123,13 +138,15 @@ def swap_attention(
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
-    pattern = make_pattern(
+    patterns = make_patterns(
         mode,
         window_size=window_size,
         local_window_size=local_window_size,
         neighborhood=neighborhood,
         merge=merge,
         decode=decode,
+        permute=permute,
+        order=order,
         resample=resample,
         block_size=block_size,
         top_k=top_k,
@@ -140,13 +157,18 @@ def swap_attention(
         seed = int(keras.random.randint((), 0, 2**31 - 1))
     _validation.check_seed(seed)
     _check_gate_bias(gate_bias)
+    if len(patterns) > len(chosen):
+        raise ValueError(
+            f"`mode` is expected to list no more than the {len(chosen)} layers "
+            f"that are swapped. Received: mode={mode!r}"
+        )
     previous = current_swap(model)
     with contextlib.nullcontext() if previous is None else previous.suspended():
-        if verify and mode != "full":
-            verification.verify(backbone, chosen, pattern)
+        if verify:
+            verification.verify(backbone, take_turns(patterns, chosen))
     if previous is not None:
         previous.restore()
-    swap = AttentionSwap(model, pattern, chosen, seed, gate_bias)
+    swap = AttentionSwap(model, patterns, chosen, seed, gate_bias)
     swap._install()
     return swap
 
@@ -225,27 +247,34 @@ def _indices(layers, candidates):
     return sorted(int(index) for index in indices)
 
 
+def take_turns(patterns, chosen):
+    """`[(pattern, layer)]` of the layers that get another attention."""
+    turns = zip(itertools.cycle(patterns), chosen)
+    return [turn for turn in turns if turn[0].mode != "full"]
+
+
 class AttentionSwap:
     """A swap that was made. Made by `swap_attention`.
 
     Attributes:
         model: the model that was given.
-        pattern: the attention that was put in.
+        patterns: the attentions that were put in, which take turns along
+            `layers`.
         seed: int: the seed of the swap.
         layers: indices of the swapped layers.
         gates: the gates' layers, in the order of `layers`; empty without
             gates.
     """
 
-    def __init__(self, model, pattern, chosen, seed, gate_bias):
+    def __init__(self, model, patterns, chosen, seed, gate_bias):
         self.model = model
-        self.pattern = pattern
+        self.patterns = patterns
         self.seed = seed
         self.layers = [index for index, _, _ in chosen]
         self.gates = []
         self.gate_bias = tuple(float(bias) for bias in gate_bias)
         self._backbone = backbone_of(model)
-        self._chosen = [] if pattern.mode == "full" else chosen
+        self._turns = take_turns(patterns, chosen)
         self._swapped = []
         self._seed_generators = []
 
@@ -274,14 +303,14 @@ class AttentionSwap:
 
     def __repr__(self):
         return (
-            f"AttentionSwap({self.pattern}, layers={self.layers}, "
-            f"seed={self.seed})"
+            f"AttentionSwap({', then '.join(map(repr, self.patterns))}, "
+            f"layers={self.layers}, seed={self.seed})"
         )
 
     def get_config(self):
         """The arguments that make the same swap again."""
         return {
-            "pattern": self.pattern.options(),
+            "mode": [pattern.options() for pattern in self.patterns],
             "layers": self.layers,
             "seed": self.seed,
             "gate_bias": list(self.gate_bias),
@@ -290,24 +319,24 @@ class AttentionSwap:
     def _install(self):
         seeds = layer_seeds(self.seed, self._backbone)
         self._generation = Generation()
-        for index, decoder, family in self._chosen:
+        for pattern, (index, decoder, family) in self._turns:
             self._swapped.append(
                 SwappedAttention(
                     decoder,
                     family,
-                    self.pattern,
+                    pattern,
                     seeds[index],
                     self._generation,
-                    self._make_gate(index, decoder, family),
-                    self._make_seed_generator(index, seeds[index]),
+                    self._make_gate(pattern, index, decoder, family),
+                    self._make_seed_generator(pattern, index, seeds[index]),
                 )
             )
         object.__setattr__(self._backbone, _HANDLE, self)
         self._enter()
         self._refresh(variables_changed=bool(self.gates))
 
-    def _make_gate(self, index, decoder, family):
-        if not self.pattern.has_gates:
+    def _make_gate(self, pattern, index, decoder, family):
+        if not pattern.has_gates:
             return None
         attention = family.find_attention(decoder)
         gate = gates.make_gate(
@@ -315,13 +344,13 @@ class AttentionSwap:
             family.num_query_heads(attention),
             self._backbone.hidden_dim,
             index,
-            self.gate_bias,
+            self.gate_bias[-pattern.gated_paths :],
         )
         self.gates.append(gate)
         return gate
 
-    def _make_seed_generator(self, index, seed):
-        if not self.pattern.resamples:
+    def _make_seed_generator(self, pattern, index, seed):
+        if not pattern.resamples:
             return None
         generator = keras.random.SeedGenerator(
             seed % 2**31, name=f"attention_permutation_{index}"
@@ -348,22 +377,26 @@ class AttentionSwap:
                 self._backbone, self.gates, self._models()
             )
             self._patch(self._backbone, "enable_lora", enable_lora)
-        if self.pattern.resamples:
+        if self._seed_generators:
             for layer, inside in self._rematerialized():
                 call = draw_first(layer, inside)
                 self._patch(layer, "rematerialized_call", call)
 
     def _seeds_of_steps(self):
         """Of the orders that decoding steps look up."""
-        if self.pattern.is_random and self.pattern.decodes_in_window:
-            return [swapped.seed for swapped in self._swapped]
-        return []
+        return [
+            swapped.seed
+            for swapped in self._swapped
+            if swapped.pattern.order == "random"
+            and swapped.pattern.decodes_in_window
+        ]
 
     def _rematerialized(self):
-        """What Keras may rematerialise, and the swapped attentions in it."""
+        """What Keras may rematerialise, and the attentions that draw in it."""
+        drawing = [x for x in self._swapped if x.pattern.resamples]
         for model in self._models():
-            yield model, self._swapped
-        for swapped in self._swapped:
+            yield model, drawing
+        for swapped in drawing:
             yield swapped.decoder, [swapped]
             yield swapped.attention, [swapped]
 

@@ -316,23 +316,32 @@ class SwappedAttention:
         def stochastic(exclude_local=None):
             return decoding.stochastic_neighbors(
                 positions,
-                self.generation.order(self.seed, length),
+                self._order(length),
                 pattern.window_size,
                 pattern.neighborhood,
                 exclude_local,
             )
 
         if pattern.mode == "sliding_window":
-            return attend(local(pattern.window_size))
+            return self._gated([attend(local(pattern.window_size))], call)
         if pattern.mode == "stochastic":
             return attend(stochastic())
         near = local(pattern.local_window_size)
         if not pattern.has_gates:
             return attend(stochastic(pattern.local_window_size), near)
-        return self._gated((attend(stochastic()), attend(near)), call)
+        return self._gated([attend(stochastic()), attend(near)], call)
+
+    def _order(self, length):
+        """The order over a cache and its inverse, int32 `[length]`."""
+        if self.pattern.order == "identity":
+            positions = ops.arange(length, dtype="int32")
+            return positions, positions
+        return self.generation.order(self.seed, length)
 
     def _gated(self, paths, call):
-        """The gated sum of the stochastic and the local path."""
+        """The gated sum of the paths; a single one without a gate as it is."""
+        if self.gate is None:
+            return paths[0]
         return sa_ops.gated_sum(paths, self.gate(call.inputs))
 
 
@@ -349,14 +358,15 @@ class _Paths:
     def attend(self, call):
         pattern = self.pattern
         if pattern.mode == "sliding_window":
-            return self._local(pattern.window_size)
+            paths = [self._local(pattern.window_size)]
+            return self.swapped._gated(paths, call)
         if pattern.mode == "block_routed":
             return self._block_routed()
         if pattern.mode == "stochastic":
             return self._stochastic(call)
         local = pattern.local_window_size
         if pattern.has_gates:
-            paths = self._stochastic(call), self._local(local)
+            paths = [self._stochastic(call), self._local(local)]
             return self.swapped._gated(paths, call)
         # Sinks are in the one denominator once: with the stochastic part.
         parts = (
@@ -377,19 +387,32 @@ class _Paths:
 
     def _stochastic(self, call, **options):
         pattern = self.pattern
-        seed = self.swapped.permutation_seed(call.training)
         if options.get("exclude_local") and "attention_mask" in self.options:
             options["exclude_local"] = 2 * options["exclude_local"] - 1
-        permutation = permutations.sample_permutation(
-            ops.shape(self.tensors[0])[1], seed, self.real
-        )
         return attend_in_order(
             *self.tensors,
-            permutation,
+            self._permutation(call),
             window_size=pattern.window_size,
             neighborhood=pattern.neighborhood,
             **self.options,
             **options,
+        )
+
+    def _permutation(self, call):
+        """The order of the tokens, padding last."""
+        length = ops.shape(self.tensors[0])[1]
+        if self.pattern.order == "identity":
+            order = ops.arange(length, dtype="int32")
+            if self.real is None:
+                return order
+            return permutations.padding_last(order, self.real)
+        return permutations.sample_permutation(
+            length,
+            self.swapped.permutation_seed(call.training),
+            self.real,
+            self.tensors[1].shape[2]
+            if self.pattern.permute == "head"
+            else None,
         )
 
     def _block_routed(self):

@@ -32,6 +32,18 @@ PATTERNS = {
         "local_window_size": 3,
         "merge": "softmax",
     },
+    "two_windows_gate": {
+        "mode": "small_world",
+        "window_size": 5,
+        "order": "identity",
+        "local_window_size": 2,
+        "gate_bias": (-1.0, 0.5),
+    },
+    "sliding_window_gate": {
+        "mode": "sliding_window",
+        "window_size": 3,
+        "merge": "gate",
+    },
 }
 TRAINING_FREE = {
     **{k: v for k, v in PATTERNS.items() if "gate" not in k},

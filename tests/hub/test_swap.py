@@ -641,8 +641,8 @@ def test_verify_notices_what_is_computed_otherwise():
             "resample",
         ),
         (
-            {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
-            "expects no `merge`",
+            {"mode": "sliding_window", "window_size": 4, "merge": "softmax"},
+            "`merge` is expected",
         ),
         (
             {"mode": "block_routed", "block_size": 4},
