@@ -68,7 +68,7 @@ class Memory:
     weights: int
     gradients: int
     optimizer: int
-    activations: int  # an estimate
+    activations_estimated: int
 
     @property
     def total(self):
@@ -94,7 +94,7 @@ def memory(shape, vocabulary_size, parameters, length, batch_size, **options):
         weights=parameters * (4 + width * is_mixed),
         gradients=parameters * 4,
         optimizer=parameters * 4 * (_ADAM_MOMENTS + accumulated),
-        activations=num_tokens
+        activations_estimated=num_tokens
         * (_kept_bytes(shape, width) + _logit_bytes(vocabulary_size, width)),
     )
 
@@ -153,10 +153,11 @@ def report(arguments, shape, vocabulary_size):
         f"FLOPs per token: {training:.4g}, of these {forward:.4g} forward "
         "(matrix products; attention by visible keys)",
         f"FLOPs in total: {training * tokens:.4g}",
-        f"memory of one device: about {_gib(needed.total)}; weights "
-        f"{_gib(needed.weights)}, gradients {_gib(needed.gradients)}, "
-        f"optimizer {_gib(needed.optimizer)}; activations, an estimate for "
-        f"attention that keeps no scores: {_gib(needed.activations)}",
+        f"memory of one device: about {_in_words(needed.total)}",
+        *(
+            f"  {field.name}: {_in_words(getattr(needed, field.name))}"
+            for field in dataclasses.fields(needed)
+        ),
     ]
 
 
@@ -183,5 +184,8 @@ def tokens_per_step(arguments):
     return arguments.length * arguments.batch_size * arguments.accumulation
 
 
-def _gib(num_bytes):
-    return f"{num_bytes / 2**30:.2f} GiB"
+def _in_words(num_bytes):
+    gigabytes = num_bytes / 2**30
+    if gigabytes >= 1:
+        return f"{gigabytes:.1f} GiB"
+    return f"{1024 * gigabytes:.1f} MiB"

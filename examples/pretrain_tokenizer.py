@@ -18,8 +18,10 @@ from tokenizers import trainers
 
 BYTES = "bytes"
 BYTE_PAIRS = "bpe"
-# KerasHub's `Qwen3Tokenizer` cuts text into these words before it merges
-# bytes; so must the training of the merges. They are those of Llama 3.
+# No merge crosses the end of a word. These are the words of Llama 3, and those
+# that KerasHub names. But KerasHub 0.32 takes them for a literal string, finds
+# none, and merges over all of a text: that differs where runs of spaces are.
+# So documents are encoded by KerasHub, too, as prompts will be.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -5,7 +5,6 @@ is where checkpoints are made and where a run that was stopped goes on.
 """
 
 import dataclasses
-import itertools
 import math
 import time
 
@@ -113,11 +112,13 @@ class Training:
 
     def _fit(self, num_batches):
         """The mean loss of some batches; exactly these leave the iterator."""
-        # Keras' `fit`: KerasHub's own takes no iterator.
+        batches = (next(self.batches) for _ in range(num_batches))
+        # Keras' `fit`: KerasHub's own takes no generator.
         history = keras.Model.fit(
             self.model,
-            itertools.islice(self.batches, num_batches),
+            batches,
             steps_per_epoch=num_batches,
+            shuffle=False,  # they are
             verbose=0,
         )
         return float(history.history["loss"][0])
