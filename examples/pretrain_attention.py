@@ -75,15 +75,27 @@ def add_arguments(parser):
 
 
 def fill_in_defaults(arguments, window_size):
-    """Widths of the size, where the attention has them and none were given."""
-    if arguments.window is None and _has_any(arguments, "window"):
-        arguments.window = window_size
-    if _has_any(arguments, "block_size"):
-        arguments.top_k = arguments.top_k or 3
-        if arguments.block_size is None:
-            arguments.block_size = -(-window_size // arguments.top_k)
-    if arguments.gate_bias is None and has_gates(arguments):
-        arguments.gate_bias = [0.0, 0.0]
+    """Options that the attention has and that were not given.
+
+    Args:
+        arguments: of the command line; changed in place.
+        window_size: of the size.
+    """
+
+    def fill_in(name, value):
+        is_option = name not in _OPTIONS or _has_any(arguments, name)
+        if is_option and getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+
+    fill_in("window", window_size)
+    fill_in("local_window", arguments.window)
+    fill_in("neighborhood", "window")
+    fill_in("merge", "gate")
+    fill_in("resample", "training")
+    fill_in("top_k", 3)
+    fill_in("block_size", -(-window_size // (arguments.top_k or 1)))
+    if has_gates(arguments):
+        fill_in("gate_bias", [0.0, 0.0])
 
 
 def why_not(arguments):
