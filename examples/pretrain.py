@@ -14,6 +14,7 @@ KerasHub preset. The same command again goes on where it was stopped, and ends
 as if it had not been. --dry-run tells what a run will take.
 """
 
+import dataclasses
 import pathlib
 
 import command_line
@@ -22,7 +23,14 @@ from pretrain_sizes import SIZES
 
 _INTERVALS_BETWEEN_CHECKPOINTS = 10
 _AT_LEAST_ONE = (
-    *("length", "batch_size", "accumulation", "steps", "warmup_steps"),
+    *(
+        "layers",
+        "length",
+        "batch_size",
+        "accumulation",
+        "steps",
+        "warmup_steps",
+    ),
     *("log_every", "evaluate_every", "checkpoint_every", "shuffle_buffer"),
     *("held_out_sequences", "vocabulary_size", "tokenizer_documents"),
 )
@@ -33,6 +41,9 @@ def parse_arguments():
     parser.set_defaults(length=None)
     parser.epilog = describe_sizes()
     parser.add_argument("--size", default="tiny", choices=SIZES)
+    parser.add_argument(
+        "--layers", type=int, help="of the model; default: by --size"
+    )
     parser.add_argument(
         "--output",
         type=pathlib.Path,
@@ -145,6 +156,8 @@ def add_log_arguments(parser):
 def fill_in_defaults(arguments):
     """What the size says, for what was not given."""
     size = SIZES[arguments.size]
+    if arguments.layers is None:
+        arguments.layers = size.shape.num_layers
     warmup_was_given = arguments.warmup_steps is not None
     for name, value in size.training.items():
         if getattr(arguments, name) is None:
@@ -209,7 +222,9 @@ STAGES = 4
 
 
 def main():
-    shape = SIZES[arguments.size].shape
+    shape = dataclasses.replace(
+        SIZES[arguments.size].shape, num_layers=arguments.layers
+    )
     if arguments.dry_run:
         vocabulary_size = pretrain_tokenizer.vocabulary_size(
             arguments.tokenizer, arguments.vocabulary_size
@@ -218,8 +233,30 @@ def main():
         return
 
     announce(1, STAGES, "Reading documents")
-    train, held_out = pretrain_documents.find(arguments)
     run = Run(arguments.output)
+    train, held_out, tokenizer = read(run)
+
+    announce(2, STAGES, f"Building {arguments.size}")
+    report(shape, tokenizer.vocabulary_size)
+    training = make_training(run, shape, train, held_out, tokenizer)
+
+    announce(3, STAGES, f"Training from step {training.step}")
+    training.run(*make_logs(run, training))
+
+    announce(4, STAGES, "Keeping the model")
+    preprocessor = tokenizer.preprocessor(arguments.length)
+    run.keep(training.model, preprocessor, summarize(training))
+    print(
+        f"Done in {elapsed()} minutes. Held-out loss: "
+        f"{training.held_out_loss:.4f} nats per token. Written:"
+    )
+    for path in (run.preset, run.log):
+        print(f"  {path}")
+
+
+def read(run):
+    """Documents to train on, held-out examples and the tokenizer."""
+    train, held_out = pretrain_documents.find(arguments)
     run.claim(arguments, train.describe())
     tokenizer = pretrain_tokenizer.load_or_train(
         arguments.tokenizer,
@@ -238,43 +275,24 @@ def main():
         f"  {len(train):,} documents to train on, {len(held_out):,} held out; "
         f"{examples[1].size:,} held-out tokens are measured"
     )
+    return train, examples, tokenizer
 
-    announce(2, STAGES, f"Building {arguments.size}")
-    report(shape, tokenizer.vocabulary_size)
+
+def make_training(run, shape, train, held_out, tokenizer):
+    """The `Training` of a new model, or as its last checkpoint left it."""
     if arguments.data_parallel:
         pretrain_devices.use_all(arguments.batch_size)
     model, gates = make_model(shape, tokenizer.vocabulary_size)
-
-    training = Training(
-        model,
-        gates,
-        pretrain_batches.training_batches(
-            train,
-            tokenizer,
-            arguments.length,
-            arguments.batch_size,
-            arguments.seed,
-            arguments.shuffle_buffer,
-        ),
-        examples,
-        make_plan(),
-        Checkpoints(run.checkpoints),
+    batches = pretrain_batches.training_batches(
+        train,
+        tokenizer,
+        arguments.length,
+        arguments.batch_size,
+        arguments.seed,
+        arguments.shuffle_buffer,
     )
-    announce(3, STAGES, f"Training from step {training.step}")
-    training.run(*make_logs(run, training))
-
-    announce(4, STAGES, "Keeping the model")
-    run.keep(
-        model,
-        tokenizer.preprocessor(arguments.length),
-        summarize(model, training),
-    )
-    print(
-        f"Done in {elapsed()} minutes. Held-out loss: "
-        f"{training.held_out_loss:.4f} nats per token. Written:"
-    )
-    for path in (run.preset, run.log):
-        print(f"  {path}")
+    checkpoints = Checkpoints(run.checkpoints)
+    return Training(model, gates, batches, held_out, make_plan(), checkpoints)
 
 
 def report(shape, vocabulary_size):
@@ -287,11 +305,7 @@ def make_model(shape, vocabulary_size):
     """The compiled model and the gates of its attention."""
     keras.utils.set_random_seed(arguments.seed)
     model = pretrain_model.build(shape, vocabulary_size, arguments.dtype)
-    options = pretrain_attention.swap_options(arguments)
-    gates = []
-    if options:
-        swap = hub.swap_attention(model, seed=arguments.seed, **options)
-        gates = swap.gates
+    gates = swap_attention(model)
     pretrain_optimizer.compile_for_training(
         model,
         steps=arguments.steps,
@@ -302,6 +316,18 @@ def make_model(shape, vocabulary_size):
         accumulation=arguments.accumulation,
     )
     return model, gates
+
+
+def swap_attention(model):
+    """Puts the attention in; returns its gates, if it has any."""
+    options = pretrain_attention.swap_options(arguments)
+    if not options:
+        return []
+    try:
+        swap = hub.swap_attention(model, seed=arguments.seed, **options)
+    except ValueError as error:
+        raise SystemExit(f"--attention: {error}") from error
+    return swap.gates
 
 
 def make_plan():
@@ -324,10 +350,10 @@ def make_logs(run, training):
         yield pretrain_log.TensorBoardLog(run.tensorboard, training.step)
 
 
-def summarize(model, training):
+def summarize(training):
     return {
         "attention": pretrain_attention.describe(arguments),
-        "parameters": model.count_params(),
+        "parameters": training.model.count_params(),
         "steps": training.step,
         "tokens": training.step * training.plan.tokens_per_step,
         "held_out_loss": training.held_out_loss,

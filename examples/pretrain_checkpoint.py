@@ -64,7 +64,7 @@ class Checkpoints:
             record = json.loads(arrays.pop(_RECORD).tobytes())
             _assign(model, arrays, path)
             # The states of grain's iterators have tuples, and compare them.
-            return _with_tuples(record)
+            return with_tuples(record)
         return None
 
     def _paths(self):
@@ -127,10 +127,10 @@ def _assign(model, arrays, path):
         variable.assign(arrays[name])
 
 
-def _with_tuples(value):
+def with_tuples(value):
     """A value of JSON with tuples for lists."""
     if isinstance(value, dict):
-        return {key: _with_tuples(item) for key, item in value.items()}
+        return {key: with_tuples(item) for key, item in value.items()}
     if isinstance(value, list):
-        return tuple(_with_tuples(item) for item in value)
+        return tuple(with_tuples(item) for item in value)
     return value

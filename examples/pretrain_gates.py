@@ -5,6 +5,7 @@ Letters: `B` batch, `n` tokens, `H` query heads.
 
 import contextlib
 
+import numpy as np
 from keras import ops
 
 
@@ -22,8 +23,7 @@ def mean_gates(model, gates, inputs):
     with _recording(gates) as seen:
         model.backbone(inputs, training=False)
     return [
-        sum(float(ops.mean(ops.cast(gate, "float32"))) for gate in path)
-        / len(path)
+        float(np.mean([ops.convert_to_numpy(gate) for gate in path]))
         for path in zip(*seen)
     ]
 
@@ -35,8 +35,9 @@ def _recording(gates):
 
     def recorded(call):
         def call_and_record(inputs):
-            seen.append(call(inputs))
-            return seen[-1]
+            gates = call(inputs)
+            seen.append([ops.cast(gate, "float32") for gate in gates])
+            return gates
 
         return call_and_record
 

@@ -36,16 +36,21 @@ class Run:
     def claim(self, arguments, documents):
         """Begins a run, or goes on with it if it is the same one.
 
+        What has no checkpoint yet is no loss, and begun anew.
+
         Args:
             arguments: of the command line, with all defaults.
             documents: what `describe()` of the training documents says.
         """
         settings = _settings(arguments, documents)
         path = self.folder / _SETTINGS
-        if path.is_file():
-            _check_same(json.loads(path.read_text()), settings, self.folder)
+        before = json.loads(path.read_text()) if path.is_file() else None
+        if before == settings:
             return
+        if before is not None and any(self.checkpoints.glob("*")):
+            raise SystemExit(_what_differs(before, settings, self.folder))
         self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.tokenizer, ignore_errors=True)
         self._write(_SETTINGS, json.dumps(settings, indent=2))
 
     def keep(self, model, preprocessor, summary):
@@ -90,8 +95,7 @@ def _as_text(path):
     return str(path.resolve())
 
 
-def _check_same(before, now, folder):
-    """Refuses to go on with another run."""
+def _what_differs(before, now, folder):
     differences = [
         f"{name}: {old.get(name)} before, {new.get(name)} now"
         for old, new in (
@@ -100,11 +104,10 @@ def _check_same(before, now, folder):
         for name in sorted({*old, *new})
         if old.get(name) != new.get(name)
     ]
-    if differences:
-        raise SystemExit(
-            f"The arguments of the run in {folder} are expected, or another "
-            f"--output. Received: {'; '.join(differences)}"
-        )
+    return (
+        f"The arguments of the run in {folder} are expected, or another "
+        f"--output. Received: {'; '.join(differences)}"
+    )
 
 
 def _readme(summary, swap):

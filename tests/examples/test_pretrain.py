@@ -8,6 +8,7 @@ import sys
 import time
 
 import byte_text
+import keras
 import numpy as np
 import pretrain_batches
 import pytest
@@ -25,11 +26,31 @@ from keras_sa import hub
 NAME = "pretrain"
 
 
+DATA_PARALLEL = ("--data-parallel",) * (keras.config.backend() == "jax")
+
+
+@pytest.fixture(autouse=True)
+def two_devices(monkeypatch):
+    if DATA_PARALLEL:
+        flag = "--xla_force_host_platform_device_count=2"
+        monkeypatch.setenv("XLA_FLAGS", flag)
+
+
 def options_of(text_folder, output):
     return (
+        *DATA_PARALLEL,
         *("--text", text_folder, "--output", output, "--tensorboard"),
         *("--attention", "small_world", "--window", "6"),
-        *("--length", "32", "--batch-size", "2", "--steps", "40"),
+        *(
+            "--layers",
+            "2",
+            "--length",
+            "32",
+            "--batch-size",
+            "2",
+            "--steps",
+            "40",
+        ),
         *("--log-every", "2", "--checkpoint-every", "10"),
         *("--evaluate-every", "20", "--held-out-sequences", "4"),
     )

@@ -114,6 +114,11 @@ def test_other_arguments_are_refused(tmp_path):
     documents = {"documents": 2, "checksum": 1}
     run.claim(arguments(output=tmp_path / "a"), documents)
     run.claim(arguments(output=tmp_path / "b"), documents)
+    run.claim(arguments(steps=2), documents)  # nothing is lost
+    run.claim(arguments(), documents)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "step_000000001.npz").touch()
+    run.claim(arguments(), documents)
     with pytest.raises(SystemExit, match="steps: 3 before, 4 now"):
         run.claim(arguments(steps=4), documents)
     with pytest.raises(SystemExit, match="documents: 2 before, 3 now"):
