@@ -5,27 +5,39 @@ Letters: `B` batch, `n` tokens, `H` query heads.
 
 import contextlib
 
-import numpy as np
+import keras
 from keras import ops
 
 
-def mean_gates(model, gates, inputs):
-    """The mean gate of the stochastic and of the local path.
+class GateMeter(keras.Model):
+    """The mean gate of the stochastic and of the local path, `[B, 2]`.
 
     Over layers, heads and tokens. A gate is a function of the token: its bias
     alone would not tell.
 
     Args:
-        model: a `CausalLM` under `swap_attention`.
+        backbone: under `swap_attention`.
         gates: of its swap; not empty.
-        inputs: of the model, for a few sequences.
+
+    Call arguments:
+        inputs: of the backbone.
     """
-    with _recording(gates) as seen:
-        model.backbone(inputs, training=False)
-    return [
-        float(np.mean([ops.convert_to_numpy(gate) for gate in path]))
-        for path in zip(*seen)
-    ]
+
+    def __init__(self, backbone, gates):
+        super().__init__()
+        self.backbone = backbone
+        self.gates = gates
+
+    def call(self, inputs):
+        with _recording(self.gates) as seen:
+            self.backbone(inputs, training=False)
+        return ops.stack([_mean(path) for path in zip(*seen)], axis=-1)
+
+
+def _mean(gates):
+    """`[B]` of some gates `[B, n, H, 1]`."""
+    means = [ops.mean(ops.cast(x, "float32"), axis=(1, 2, 3)) for x in gates]
+    return ops.mean(ops.stack(means), axis=0)
 
 
 @contextlib.contextmanager
@@ -35,9 +47,8 @@ def _recording(gates):
 
     def recorded(call):
         def call_and_record(inputs):
-            gates = call(inputs)
-            seen.append([ops.cast(gate, "float32") for gate in gates])
-            return gates
+            seen.append(call(inputs))
+            return seen[-1]
 
         return call_and_record
 

@@ -9,9 +9,7 @@ import math
 import time
 
 import keras
-import pretrain_gates
-
-_SEQUENCES_FOR_GATES = 2
+from pretrain_gates import GateMeter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Training:
 
     def __init__(self, model, gates, batches, held_out, plan, checkpoints):
         self.model = model
-        self.gates = gates
+        self.gates = GateMeter(model.backbone, gates) if gates else None
         self.batches = batches
         self.held_out = held_out
         self.plan = plan
@@ -134,13 +132,16 @@ class Training:
         )
         self.held_out_loss = float(logs["loss"])
         row = {"held_out_loss": self.held_out_loss}
-        if self.gates:
-            some = keras.tree.map_structure(
-                lambda x: x[:_SEQUENCES_FOR_GATES], self.held_out[0]
-            )
-            means = pretrain_gates.mean_gates(self.model, self.gates, some)
-            row |= dict(zip(("stochastic_gate", "local_gate"), means))
+        if self.gates is not None:
+            row |= self._measure_gates()
         return row
+
+    def _measure_gates(self):
+        batch = keras.tree.map_structure(
+            lambda x: x[: self.plan.batch_size], self.held_out[0]
+        )
+        means = self.gates.predict_on_batch(batch).mean(axis=0)
+        return dict(zip(("stochastic_gate", "local_gate"), map(float, means)))
 
     def _save(self, log_size):
         record = {

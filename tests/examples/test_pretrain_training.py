@@ -171,13 +171,14 @@ def test_gates_are_means_of_what_tokens_get():
     for gate in gates:
         gate.bias.assign(np.broadcast_to(bias, gate.bias.shape))
     inputs = {
-        "token_ids": np.ones((1, LENGTH), "int32"),
-        "padding_mask": np.ones((1, LENGTH), "int32"),
+        "token_ids": np.ones((3, LENGTH), "int32"),
+        "padding_mask": np.ones((3, LENGTH), "int32"),
     }
-    means = pretrain_gates.mean_gates(model, gates, inputs)
-    assert means == pytest.approx([0.75, 0.25])
+    meter = pretrain_gates.GateMeter(model.backbone, gates)
+    means = meter.predict_on_batch(inputs)
+    np.testing.assert_allclose(means, [[0.75, 0.25]] * 3, rtol=1e-6)
     gates[0].kernel.assign(np.ones(gates[0].kernel.shape))
-    assert pretrain_gates.mean_gates(model, gates, inputs) != means
+    assert not np.allclose(meter.predict_on_batch(inputs), means)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
