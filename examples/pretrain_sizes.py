@@ -31,7 +31,7 @@ class Size:
 
 
 SIZES = {
-    # Minutes on a CPU.
+    # Minutes on a CPU. Small batches learn most per byte read.
     "tiny": Size(
         Shape(
             num_layers=6,
@@ -45,13 +45,13 @@ SIZES = {
             "tokenizer": "bytes",
             "vocabulary_size": 4096,
             "length": 512,
-            "batch_size": 4,
+            "batch_size": 2,
             "accumulation": 1,
-            "steps": 600,
-            "warmup_steps": 30,
+            "steps": 1200,
+            "warmup_steps": 60,
             "learning_rate": 4e-3,
             "dtype": "float32",
-            "log_every": 10,
+            "log_every": 20,
             "held_out_sequences": 64,
         },
         window_size=64,
