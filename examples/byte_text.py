@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 
 VOCABULARY_SIZE = 256  # a token is a byte: no tokenizer to download
-_SEPARATOR = b"\0"  # between files; hardly ever in a text
+SEPARATOR = b"\0"  # between files; hardly ever in a text
 _TEXT_SUFFIXES = {".py", ".txt", ".md", ".rst"}
 _SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages"}
 _SMALLEST_FILE = 1000  # bytes
@@ -25,25 +25,33 @@ def standard_library():
 def read_texts(folder):
     """Two arrays of bytes, from the files to train on and the held-out ones.
 
+    See `split_files`.
+    """
+    return tuple(_join(paths) for paths in split_files(folder))
+
+
+def split_files(folder):
+    """Paths of the files to train on and of the held-out ones.
+
     Files are split, not their lines: nothing of a held-out file was seen in
     training. Which file is held out follows from the hash of its name, so the
     split is the same on every machine and for every seed.
     """
-    texts = {
-        path.relative_to(folder).as_posix(): _read(path)
-        for path in sorted(folder.rglob("*"))
-        if _is_wanted(path, folder)
-    }
-    if len(texts) < 2:
+    paths = [path for path in folder.rglob("*") if _is_wanted(path, folder)]
+    if len(paths) < 2:
         raise SystemExit(
             f"At least two text files of {_SMALLEST_FILE} bytes or more are "
             f"expected in the folder of --text ({sorted(_TEXT_SUFFIXES)}). "
-            f"Received: {len(texts)} in {folder}"
+            f"Received: {len(paths)} in {folder}"
         )
-    names = sorted(texts, key=lambda name: zlib.crc32(name.encode()))
-    num_held_out = max(1, round(_HELD_OUT_SHARE * len(names)))
-    held_out, train = names[:num_held_out], names[num_held_out:]
-    return _join(texts, train), _join(texts, held_out)
+
+    def order(path):
+        name = path.relative_to(folder).as_posix()
+        return zlib.crc32(name.encode()), name
+
+    paths = sorted(paths, key=order)
+    num_held_out = max(1, round(_HELD_OUT_SHARE * len(paths)))
+    return paths[num_held_out:], paths[:num_held_out]
 
 
 def _is_wanted(path, folder):
@@ -56,12 +64,13 @@ def _is_wanted(path, folder):
     )
 
 
-def _read(path):
+def read_file(path):
+    """The bytes of a text file, as UTF-8."""
     return path.read_text("utf-8", errors="replace").encode()
 
 
-def _join(texts, names):
-    joined = _SEPARATOR.join(texts[name] for name in names)
+def _join(paths):
+    joined = SEPARATOR.join(read_file(path) for path in paths)
     return np.frombuffer(joined, dtype="uint8")
 
 

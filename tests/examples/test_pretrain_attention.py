@@ -1,0 +1,72 @@
+"""The command line becomes options of the swap, and wrong ones are named."""
+
+import argparse
+
+import pretrain_attention
+import pytest
+
+
+def parse(*words):
+    parser = argparse.ArgumentParser()
+    pretrain_attention.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def options_of(*words):
+    arguments = parse(*words)
+    pretrain_attention.fill_in_defaults(arguments, window_size=12)
+    assert pretrain_attention.why_not(arguments) is None
+    return pretrain_attention.swap_options(arguments)
+
+
+def test_full_attention_is_no_swap():
+    assert options_of() == options_of("--attention", "full", "full") == {}
+
+
+def test_one_mode_is_a_string():
+    assert options_of("--attention", "sliding_window") == {
+        "mode": "sliding_window",
+        "window_size": 12,
+    }
+    assert options_of("--attention", "block_routed", "--top-k", "5") == {
+        "mode": "block_routed",
+        "block_size": 3,
+        "top_k": 5,
+    }
+
+
+def test_modes_take_turns():
+    words = ("--attention", "full", "small_world", "--local-window", "4")
+    assert options_of(*words) == {
+        "mode": ["full", "small_world"],
+        "window_size": 12,
+        "local_window_size": 4,
+        "neighborhood": "window",
+        "merge": "gate",
+        "resample": "training",
+        "gate_bias": (0.0, 0.0),
+    }
+    modes = pretrain_attention.modes_of_layers(parse(*words), 3)
+    assert modes == ["full", "small_world", "full"]
+
+
+def test_one_softmax_has_no_gates():
+    words = ("--attention", "small_world", "--merge", "softmax")
+    assert "gate_bias" not in options_of(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--window", "4"),
+        ("--attention", "stochastic", "--merge", "gate"),
+        ("--attention", "sliding_window", "--top-k", "2"),
+        ("--attention", "sliding_window", "--resample", "never"),
+    ],
+)
+def test_options_of_other_modes_are_refused(words):
+    arguments = parse(*words)
+    pretrain_attention.fill_in_defaults(arguments, window_size=12)
+    wrong = pretrain_attention.why_not(arguments)
+    assert wrong.startswith(f"{words[-2]} expects --attention")
+    assert wrong.endswith(f"Received: {words[-2]} {words[-1]}")

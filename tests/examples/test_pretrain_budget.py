@@ -1,0 +1,105 @@
+"""The formulas of --dry-run count what a built model has."""
+
+import argparse
+import math
+
+import pretrain_budget
+import pretrain_model
+import pytest
+from pretrain_sizes import SIZES
+from pretrain_sizes import Shape
+
+from keras_sa import hub
+
+SHAPE = Shape(
+    num_layers=3,
+    num_query_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    hidden_dim=24,
+    intermediate_dim=40,
+)
+VOCABULARY = 50
+
+
+def test_parameters_are_those_of_the_tiny_model():
+    shape = SIZES["tiny"].shape
+    model = pretrain_model.build(shape, 256, "float32")
+    assert pretrain_budget.num_parameters(shape, 256) == model.count_params()
+
+
+def test_parameters_of_gates_are_counted():
+    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    hub.swap_attention(model, "small_world", window_size=4, layers=[0, 2])
+    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 2)
+    assert counted == model.count_params()
+
+
+def test_every_matrix_is_two_flops_per_entry():
+    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    hub.swap_attention(model, "small_world", window_size=4, layers=[1])
+    # The embedding is a look-up at the beginning and a product at the end.
+    weights = [v for v in model.trainable_variables if v.name != "bias"]
+    matrices = [v for v in weights if len(v.shape) > 1]
+    entries = sum(math.prod(v.shape) for v in matrices)
+    flops = pretrain_budget.forward_flops_per_token(
+        SHAPE, VOCABULARY, [0, 0, 0], num_gated_layers=1
+    )
+    assert flops == 2 * entries
+
+
+def test_attention_is_scores_and_values_by_visible_keys():
+    keys = [10, 20, 5]
+    without, with_keys = (
+        pretrain_budget.forward_flops_per_token(SHAPE, VOCABULARY, k)
+        for k in ([0, 0, 0], keys)
+    )
+    heads = SHAPE.num_query_heads * SHAPE.head_dim
+    # A product and a sum per channel, for the score and for the value.
+    assert with_keys - without == sum(keys) * heads * 4
+
+
+def arguments(**changes):
+    given = {
+        "attention": ["full", "small_world"],
+        "window": 8,
+        "merge": "gate",
+        "length": 32,
+        "steps": 10,
+        "batch_size": 2,
+        "accumulation": 3,
+        "dtype": "float32",
+    }
+    others = "local_window neighborhood resample block_size top_k".split()
+    return argparse.Namespace(**{**dict.fromkeys(others), **given, **changes})
+
+
+def test_layers_take_turns():
+    modes = ["full", "small_world", "full"]
+    keys = pretrain_budget.visible_keys_of_layers(arguments(), modes)
+    assert keys[0] == keys[2] == 33 / 2
+    assert keys[1] < keys[0]
+    assert pretrain_budget.count_gated(arguments(), modes) == 1
+    assert pretrain_budget.count_gated(arguments(merge="softmax"), modes) == 0
+
+
+def test_the_report_adds_up():
+    lines = pretrain_budget.report(arguments(), SHAPE, VOCABULARY)
+    parameters = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 1)
+    assert lines[0] == f"parameters: {parameters:,}"
+    assert lines[1] == "tokens: 1,920 in 10 steps of 192"
+
+
+@pytest.mark.parametrize("accumulation, copies", [(1, 4), (2, 5)])
+def test_memory_of_float32_is_copies_of_the_weights(accumulation, copies):
+    needed = pretrain_budget.memory(
+        SHAPE,
+        VOCABULARY,
+        1000,
+        length=8,
+        batch_size=2,
+        dtype="float32",
+        accumulation=accumulation,
+    )
+    assert needed.total - needed.activations_estimated == 4 * copies * 1000
+    assert needed.activations_estimated > 0

@@ -1,0 +1,191 @@
+"""Training that is stopped anywhere ends as if it had not been."""
+
+import csv
+
+import keras
+import numpy as np
+import pretrain_batches
+import pretrain_gates
+import pretrain_model
+import pretrain_optimizer
+import pytest
+from keras import ops
+from pretrain_checkpoint import Checkpoints
+from pretrain_log import TIMING
+from pretrain_log import CsvLog
+from pretrain_sizes import Shape
+from pretrain_tokenizer import Bytes
+from pretrain_training import Plan
+from pretrain_training import Training
+
+from keras_sa import hub
+
+SHAPE = Shape(
+    num_layers=1,
+    num_query_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    hidden_dim=16,
+    intermediate_dim=16,
+)
+LENGTH = 12
+ACCUMULATION = 2
+PLAN = Plan(
+    steps=5,
+    log_every=1,
+    evaluate_every=2,
+    checkpoint_every=2,
+    batch_size=2,
+    accumulation=ACCUMULATION,
+    tokens_per_step=LENGTH * 2 * ACCUMULATION,
+)
+DOCUMENTS = [f"number {index} of many, " * index for index in range(12)]
+
+
+def make_model():
+    """With seeds that advance, gates, and gradients that add up."""
+    keras.utils.set_random_seed(0)
+    model = pretrain_model.build(SHAPE, 256, "float32")
+    swap = hub.swap_attention(
+        model, "small_world", window_size=4, gate_bias=(0, 0), seed=0
+    )
+    pretrain_optimizer.compile_for_training(
+        model,
+        steps=PLAN.steps,
+        warmup_steps=2,
+        learning_rate=1e-2,
+        weight_decay=0.1,
+        global_clipnorm=1.0,
+        accumulation=ACCUMULATION,
+    )
+    return model, swap.gates
+
+
+def make_batches():
+    return pretrain_batches.training_batches(
+        DOCUMENTS, Bytes(), LENGTH, PLAN.batch_size, 0, shuffle_buffer=5
+    )
+
+
+class Stopping:
+    """Batches of which some are left."""
+
+    def __init__(self, batches, after):
+        self.batches = batches
+        self.left = after
+
+    def __next__(self):
+        if not self.left:
+            raise RuntimeError("the process ends here")
+        self.left -= 1
+        return next(self.batches)
+
+    def __getattr__(self, name):
+        return getattr(self.batches, name)
+
+
+def train(folder, batches):
+    """The variables at the end, and the rows of the log."""
+    held_out = pretrain_batches.held_out_examples(
+        DOCUMENTS, Bytes(), LENGTH, 4, PLAN.batch_size
+    )
+    model, gates = make_model()
+    training = Training(
+        model, gates, batches, held_out, PLAN, Checkpoints(folder / "kept")
+    )
+    training.run(CsvLog(folder / "log.csv", training.log_size))
+    return variables_of(model), read_log(folder / "log.csv")
+
+
+def variables_of(model):
+    variables = [*model.variables, *model.optimizer.variables]
+    return [ops.convert_to_numpy(v) for v in variables]
+
+
+def read_log(path):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in r.items() if k not in TIMING} for r in rows]
+
+
+def stop(folder, after):
+    # TensorFlow wraps what its thread of data raises.
+    with pytest.raises(Exception, match="the process ends here"):
+        train(folder, Stopping(make_batches(), after))
+
+
+def test_a_stopped_run_ends_like_another(tmp_path, backend):
+    batches = make_batches()
+    variables, log = train(tmp_path / "whole", batches)
+    check_log(log)
+    check_place(batches)
+    stop(tmp_path / "stopped", after=7)  # batches
+    logged = read_log(tmp_path / "stopped" / "log.csv")
+    assert len(logged) == 3  # one more than the checkpoint
+    resumed = train(tmp_path / "stopped", make_batches())
+    if backend == "jax":
+        assert resumed[1] == log
+    for received, expected in zip(resumed[0], variables, strict=True):
+        if backend == "jax":
+            np.testing.assert_array_equal(received, expected)
+        else:
+            np.testing.assert_allclose(received, expected, atol=1e-5)
+
+
+def check_log(log):
+    assert [row["step"] for row in log] == ["1", "2", "3", "4", "5"]
+    has_held_out = [bool(row["held_out_loss"]) for row in log]
+    assert has_held_out == [False, True, False, True, True]
+    # The warm-up counts steps, not batches.
+    rates = [float(row["learning_rate"]) for row in log]
+    assert rates[1] == max(rates) == pytest.approx(1e-2)
+    assert rates[-1] == pytest.approx(1e-3)
+
+
+def check_place(batches):
+    """All batches of all steps were read, and no more."""
+    reference = make_batches()
+    for _ in range(PLAN.steps * ACCUMULATION):
+        next(reference)
+    assert batches.get_state() == reference.get_state()
+
+
+def test_matrices_decay_and_nothing_else():
+    model, _ = make_model()
+    decayed = {
+        v.path.split("/")[-2]
+        for v in model.trainable_variables
+        if pretrain_optimizer.is_decayed(v)
+    }
+    assert decayed == {
+        *("query", "key", "value", "attention_output"),
+        "feedforward_gate_dense",
+        "feedforward_intermediate_dense",
+        "feedforward_output_dense",
+    }
+
+
+def test_gates_are_means_of_what_tokens_get():
+    model, gates = make_model()
+    bias = np.log([[3.0], [1 / 3]])  # gates of 3/4 and 1/4
+    for gate in gates:
+        gate.bias.assign(np.broadcast_to(bias, gate.bias.shape))
+    inputs = {
+        "token_ids": np.ones((3, LENGTH), "int32"),
+        "padding_mask": np.ones((3, LENGTH), "int32"),
+    }
+    meter = pretrain_gates.GateMeter(model.backbone, gates)
+    means = meter.predict_on_batch(inputs)
+    np.testing.assert_allclose(means, [[0.75, 0.25]] * 3, rtol=1e-6)
+    gates[0].kernel.assign(np.ones(gates[0].kernel.shape))
+    assert not np.allclose(meter.predict_on_batch(inputs), means)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    model, gates = make_model()
+    checkpoints = Checkpoints(tmp_path / "kept")
+    training = Training(model, gates, make_batches(), None, PLAN, checkpoints)
+    training._fit = lambda num_batches: np.nan
+    with pytest.raises(SystemExit, match="finite"):
+        training.run(CsvLog(tmp_path / "log.csv"))
+    assert not list(checkpoints.folder.iterdir())
