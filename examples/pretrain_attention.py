@@ -18,6 +18,7 @@ _OPTIONS = {
     "local_window": ("local_window_size", ("small_world",)),
     "neighborhood": ("neighborhood", _RANDOM),
     "merge": ("merge", ("small_world",)),
+    "permute": ("permute", _RANDOM),
     "resample": ("resample", _RANDOM),
     "block_size": ("block_size", ("block_routed",)),
     "top_k": ("top_k", ("block_routed",)),
@@ -67,6 +68,12 @@ def add_arguments(parser):
         "both paths",
     )
     add(
+        "--permute",
+        choices=("layer", "head"),
+        help="whether stochastic and small_world draw a permutation for a "
+        "layer or for each of its key/value heads; default: layer",
+    )
+    add(
         "--resample",
         choices=("training", "never"),
         help="when stochastic and small_world draw new permutations; default: "
@@ -91,6 +98,7 @@ def fill_in_defaults(arguments, window_size):
     fill_in("local_window", arguments.window)
     fill_in("neighborhood", "window")
     fill_in("merge", "gate")
+    fill_in("permute", "layer")
     fill_in("resample", "training")
     fill_in("top_k", 3)
     fill_in("block_size", -(-window_size // (arguments.top_k or 1)))
@@ -128,11 +136,11 @@ def swap_options(arguments):
     """Keywords of `keras_sa.hub.swap_attention`; none for full attention."""
     if set(arguments.attention) == {"full"}:
         return {}
-    mode, *others = arguments.attention
-    options = {"mode": [mode, *others] if others else mode}
-    for name, (option, _) in _OPTIONS.items():
-        if getattr(arguments, name) is not None:
-            options[option] = getattr(arguments, name)
+    turns = [
+        {"mode": mode, **options_of(arguments, mode)}
+        for mode in arguments.attention
+    ]
+    options = turns[0] if len(turns) == 1 else {"mode": turns}
     if arguments.gate_bias is not None:
         options["gate_bias"] = tuple(arguments.gate_bias)
     return options

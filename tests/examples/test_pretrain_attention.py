@@ -38,12 +38,18 @@ def test_one_mode_is_a_string():
 def test_modes_take_turns():
     words = ("--attention", "full", "small_world", "--local-window", "4")
     assert options_of(*words) == {
-        "mode": ["full", "small_world"],
-        "window_size": 12,
-        "local_window_size": 4,
-        "neighborhood": "window",
-        "merge": "gate",
-        "resample": "training",
+        "mode": [
+            {"mode": "full"},
+            {
+                "mode": "small_world",
+                "window_size": 12,
+                "local_window_size": 4,
+                "neighborhood": "window",
+                "merge": "gate",
+                "permute": "layer",
+                "resample": "training",
+            },
+        ],
         "gate_bias": (0.0, 0.0),
     }
     modes = pretrain_attention.modes_of_layers(parse(*words), 3)
