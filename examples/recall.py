@@ -59,8 +59,8 @@ def parse_arguments():
     add = task.add_argument
     add("--length", type=int, default=128, help="tokens of a sequence")
     add("--vocabulary-size", type=int, default=33)
-    add("--num-pairs", type=int, default=4)
-    add("--num-queries", type=int, default=4)
+    add("--num-pairs", type=int, default=8)
+    add("--num-queries", type=int, default=8)
     add("--num-examples", type=int, default=1000, help="to measure on")
     add(
         "--buckets",

@@ -12,17 +12,16 @@ import numpy as np
 class Examples:
     """Sequences with questions whose answers stand a known distance back.
 
-    A question is a position whose next token, the answer, was determined by an
-    earlier token, its source. The answer follows the question in the sequence,
-    as in any text, so a question may be read together with the answers before.
+    A question is a position whose target, the answer, was determined by an
+    earlier token, its source.
 
     Attributes:
         token_ids: int32 `[N, n]`.
-        targets: int32 `[N, n]`: the token after each; all of the sequence,
-            not only answers.
-        is_answer: bool `[N, n]`: where the target is an answer.
+        targets: int32 `[N, n]`: what to predict at each token: the answer of
+            a question, elsewhere the next token.
+        is_answer: bool `[N, n]`: where questions are.
         distance: int32 `[N, n]`: how many tokens the answer's source stands
-            before the question, -1 where no answer is. A window of `w` tokens
+            before the question, -1 where no question is. A window of `w` tokens
             at the question shows the source if `distance < w`; layers of
             sliding windows reach it if `distance <= layers * (w - 1)`.
         chance: the probability of a right guess by whoever does not see the
@@ -79,7 +78,7 @@ class Examples:
 
         Returns:
             A dict of `x`: `inputs()`; `y`: targets `[N, n]`; `sample_weight`:
-            float32 `[N, n]`, 0 where no answer is and 1 in the mean, so that
+            float32 `[N, n]`, 0 where no question is and 1 in the mean, so that
             the loss Keras computes is the mean over the answers.
         """
         weight = self.is_answer / self.is_answer.mean()
@@ -93,19 +92,18 @@ class Examples:
 def from_sequences(sequences, questions, sources, chance):
     """The `Examples` of sequences, one token longer than these.
 
+    The answer of a question is its source.
+
     Args:
         sequences: int `[N, n + 1]`.
         questions: int `[N, Q]`: positions of the questions of each example.
         sources: int `[N, Q]`: positions of the sources of their answers.
         chance: float.
     """
-    distance = np.full((len(sequences), sequences.shape[1] - 1), -1, "int32")
-    np.put_along_axis(distance, questions, questions - sources, axis=1)
     sequences = sequences.astype("int32")
-    return Examples(
-        token_ids=sequences[:, :-1],
-        targets=sequences[:, 1:],
-        is_answer=distance >= 0,
-        distance=distance,
-        chance=chance,
-    )
+    token_ids, targets = sequences[:, :-1], sequences[:, 1:].copy()
+    answers = np.take_along_axis(sequences, sources, axis=1)
+    np.put_along_axis(targets, questions, answers, axis=1)
+    distance = np.full_like(targets, -1)
+    np.put_along_axis(distance, questions, questions - sources, axis=1)
+    return Examples(token_ids, targets, distance >= 0, distance, chance)

@@ -39,8 +39,8 @@ def accuracy_by_distance(is_right, examples, buckets=None):
     """The accuracy at near and at far sources.
 
     Args:
-        is_right: bool `[N, n]`: whether the token after each was predicted.
-            Only read where an answer is.
+        is_right: bool `[N, n]`: whether the target was predicted. Only read
+            where a question is.
         examples: `Examples` of `[N, n]`.
         buckets: increasing ints, two or more: a bucket holds the distances
             from one to below the next. Default: one bucket of all distances.
@@ -102,9 +102,9 @@ def _accuracy_between(low, high, distances, right):
 def evaluate_task(model, examples, batch_size=32, buckets=None):
     """How often a model's most likely token is the answer, by distance.
 
-    The answers before a question are in the text (teacher forcing). Predicted
-    tokens leave the device, not logits; on it, the logits of a batch take
-    `B n V` numbers. The model is compiled anew at every call, so an attention
+    Where answers follow their questions, those before a question are in the
+    text (teacher forcing). Predicted tokens leave the device, not logits; on
+    it, the logits of a batch take `B n V` numbers. The model is compiled anew at every call, so an attention
     that was swapped since is the one that is graded.
 
     Args:

@@ -35,7 +35,9 @@ def associative_recall(
     independently of the keys and of one another.
 
     Token 0 is filler; of the others the lower half are keys and the upper
-    half values. Pairs and questions begin at even positions.
+    half values. Pairs and questions begin at even positions. Filler stands
+    after a question, not its answer: the values that were answered would
+    tell which are left.
 
     Args:
         num_examples: int `N`.
@@ -63,7 +65,7 @@ def associative_recall(
     ...     1, 14, vocabulary_size=9, num_pairs=3, num_queries=2, seed=2
     ... )
     >>> examples.token_ids
-    array([[4, 7, 1, 7, 2, 5, 0, 0, 4, 7, 1, 7, 0, 0]], dtype=int32)
+    array([[4, 7, 1, 7, 2, 5, 0, 0, 4, 0, 1, 0, 0, 0]], dtype=int32)
     >>> examples.distance[examples.is_answer]
     array([7, 7], dtype=int32)
 
@@ -92,7 +94,6 @@ def associative_recall(
     sequences[:, 1 : 2 * num_pairs : 2] = values
     questions, sources = 2 * slots, 2 * asked + 1
     _put(sequences, questions, np.take_along_axis(keys, asked, axis=1))
-    _put(sequences, questions + 1, np.take_along_axis(values, asked, axis=1))
     return from_sequences(sequences, questions, sources, 1 / num_values)
 
 
@@ -259,8 +260,6 @@ def induction(num_examples, length, *, vocabulary_size, distances=None, seed):
     sources = questions - distance
     _put(sequences, sources - 1, token)
     _put(sequences, questions, token)
-    answers = np.take_along_axis(sequences, sources, axis=1)
-    _put(sequences, questions + 1, answers)
     return from_sequences(
         sequences, questions, sources, 1 / (vocabulary_size - 1)
     )

@@ -177,13 +177,28 @@ def test_the_distance_leads_to_the_source(task):
 
 
 @every_task
-def test_the_answer_follows_in_the_sequence(task):
+def test_targets_are_the_next_tokens(task):
+    """Apart from answers, which do not always stand in the sequence."""
     examples = task(num_examples=50)
+    same = examples.targets[:, :-1] == examples.token_ids[:, 1:]
+    assert (same | examples.is_answer[:, :-1]).all()
+    for array in (examples.token_ids, examples.targets, examples.distance):
+        assert array.dtype == "int32" and array.shape == (50, 80)
+
+
+@pytest.mark.parametrize("name", ["copy_at_distance", "needle_in_text"])
+def test_answers_follow_in_the_text(name):
+    examples = TASKS[name](num_examples=50)
     np.testing.assert_array_equal(
         examples.targets[:, :-1], examples.token_ids[:, 1:]
     )
-    for array in (examples.token_ids, examples.targets, examples.distance):
-        assert array.dtype == "int32" and array.shape == (50, 80)
+
+
+def test_answers_of_recall_do_not_follow():
+    """The last question would be answered by what is left."""
+    examples = TASKS["associative_recall"]()
+    after = examples.token_ids[:, 1:][examples.is_answer[:, :-1]]
+    assert (after == 0).all()
 
 
 @every_task
@@ -206,7 +221,7 @@ def test_the_examples_are_the_same_everywhere(name):
 
 
 DIGESTS = {
-    "associative_recall": "5ee92b7dad3f03a4",
+    "associative_recall": "a3eb1dcf096fc5d3",
     "copy_at_distance": "042b848d05207823",
     "induction": "13149d008c68d305",
     "needle_in_text": "5a981be916fbf3a5",
