@@ -55,9 +55,10 @@ def spread(values):
 def tabulate(arguments, runs, measured):
     columns = [f"{low}-{high - 1}" for low, high in buckets_of(arguments)]
     lines = [
-        f"Trained from the start for {arguments.steps} steps of "
-        f"{arguments.batch_size} sequences of {arguments.length} tokens, "
-        f"{arguments.num_layers} layers. % right over "
+        f"Trained from the start: {arguments.short_steps} steps on short "
+        f"sequences, {arguments.steps} on {arguments.length} tokens; "
+        f"{arguments.num_layers} layers, {arguments.num_pairs} pairs. % right "
+        "over "
         f"{measured.is_answer.sum():,} questions, by the distance of the value "
         f"in tokens; a guess is right in {100 * measured.chance:.1f} %. Mean ± "
         f"standard deviation over seeds {arguments.seeds}.",

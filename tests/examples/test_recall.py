@@ -16,7 +16,16 @@ ATTENTIONS = (
     "block_routed",
 )
 TINY = (
-    *("--length", "24", "--steps", "2", "--batch-size", "4"),
+    *(
+        "--length",
+        "24",
+        "--short-steps",
+        "1",
+        "--steps",
+        "2",
+        "--tokens-per-batch",
+        "96",
+    ),
     *("--num-layers", "1", "--hidden-dim", "16", "--visible-keys", "4"),
     *("--num-pairs", "3", "--num-queries", "2", "--num-examples", "50"),
     *("--buckets", "1", "8", "24"),
