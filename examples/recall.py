@@ -211,7 +211,8 @@ def training_options(options):
 def train(model, seed):
     """On short sequences, then on long ones."""
     shortest = 2 * (arguments.num_pairs + arguments.num_queries)
-    fit(model, shortest, arguments.short_steps, seed)
+    if arguments.short_steps:
+        fit(model, shortest, arguments.short_steps, seed)
     fit(model, arguments.length, arguments.steps, seed)
 
 

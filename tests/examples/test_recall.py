@@ -3,64 +3,66 @@
 import json
 import math
 
+import pytest
 from example_runs import numbers_in
 from example_runs import run_to_the_end
 from example_runs import table_rows
 
-ATTENTIONS = (
-    "full",
-    "sliding_window",
-    "stochastic",
-    "small_world",
-    "small_world_softmax",
-    "block_routed",
-)
 TINY = (
-    *(
-        "--length",
-        "24",
-        "--short-steps",
-        "1",
-        "--steps",
-        "2",
-        "--tokens-per-batch",
-        "96",
-    ),
+    *("--length", "24", "--short-steps", "0", "--steps", "2"),
+    *("--tokens-per-batch", "96", "--num-examples", "50"),
     *("--num-layers", "1", "--hidden-dim", "16", "--visible-keys", "4"),
-    *("--num-pairs", "3", "--num-queries", "2", "--num-examples", "50"),
-    *("--buckets", "1", "8", "24"),
+    *("--num-pairs", "3", "--num-queries", "2", "--buckets", "1", "8", "24"),
 )
+
+
+def entries_of(folder):
+    return json.loads((folder / "runs.json").read_text())
+
+
+def check_table(folder, attentions):
+    rows = table_rows(folder / "table.md")
+    assert [row[0] for row in rows] == list(attentions)
+    for row in rows:
+        assert all(math.isfinite(number) for number in numbers_in(row[2:]))
+        assert row[0] == "full" or abs(float(row[2]) - 4) < 1  # the budget
 
 
 # One test, so that runs are there to go on from.
 def test_trains_reports_and_goes_on(tmp_path):
-    options = (*TINY, "--output", tmp_path)
-    printed = run_to_the_end("recall", *options, "--seeds", "0")
-    rows = table_rows(tmp_path / "table.md")
-    assert [row[0] for row in rows] == list(ATTENTIONS)
-    for row in rows:
-        assert all(math.isfinite(number) for number in numbers_in(row[2:]))
-    for row in rows[1:]:
-        assert abs(float(row[2]) - 4) < 1  # near the budget
+    options = (*TINY, "--output", tmp_path, "--seeds", "0", "--attentions")
+    printed = run_to_the_end("recall", *options, "full", "sliding_window")
     assert "sliding windows reach 3 tokens back. From 8 tokens on" in printed
+    check_table(tmp_path, ["full", "sliding_window"])
     figure = tmp_path / "accuracy_by_distance.png"
     assert figure.read_bytes().startswith(b"\x89PNG")
+    before = entries_of(tmp_path)
 
-    before = json.loads((tmp_path / "runs.json").read_text())
-    assert len(before) == len(ATTENTIONS)
-    two = ("--attentions", "full", "stochastic", "--seeds", "0", "1")
-    run_to_the_end("recall", *options, *two)
-    after = json.loads((tmp_path / "runs.json").read_text())
-    assert after[: len(before)] == before
-    added = [(e["run"]["attention"], e["run"]["seed"]) for e in after[6:]]
-    assert added == [("full", 1), ("stochastic", 1)]
-    assert [row[0] for row in table_rows(tmp_path / "table.md")] == [
-        "full",
-        "stochastic",
-    ]
+    random = ("full", "small_world")
+    run_to_the_end("recall", *options, *random)
+    check_table(tmp_path, random)
+    after = entries_of(tmp_path)
+    assert after[:-1] == before
+    assert after[-1]["run"]["attention"] == "small_world"
 
     # Other settings: runs of their own.
-    run_to_the_end("recall", *options, *two[:2], "--seeds", "0", "--steps", "3")
-    entries = json.loads((tmp_path / "runs.json").read_text())
-    assert len(entries) == len(after) + 1
-    assert entries[-1]["settings"]["steps"] == 3
+    run_to_the_end("recall", *options, "full", "--short-steps", "1")
+    entries = entries_of(tmp_path)
+    assert entries[:-1] == after
+    assert entries[-1]["settings"]["short_steps"] == 1
+
+
+@pytest.mark.slow
+def test_every_attention(tmp_path):
+    run_to_the_end("recall", *TINY, "--seeds", "0", "--output", tmp_path)
+    check_table(
+        tmp_path,
+        (
+            "full",
+            "sliding_window",
+            "stochastic",
+            "small_world",
+            "small_world_softmax",
+            "block_routed",
+        ),
+    )
