@@ -145,7 +145,8 @@ class _MostLikelyToken(keras.Model):
     """Token ids `[B, n]` instead of logits `[B, n, V]`."""
 
     def __init__(self, model):
-        super().__init__()
+        # TensorFlow's scopes take no name that begins with an underscore.
+        super().__init__(name="most_likely_token")
         self.model = model
 
     def call(self, inputs):
