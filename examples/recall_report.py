@@ -135,14 +135,14 @@ def share_beyond(run, chosen):
 
 # Okabe and Ito: colours that colour-blind readers tell apart; marker and line
 # differ as well, for print without colours.
-STYLES = (
-    ("black", "*", "--"),
-    ("#0072B2", "o", "-"),
-    ("#D55E00", "s", "--"),
-    ("#009E73", "^", "-"),
-    ("#CC79A7", "v", "-."),
-    ("#E69F00", "D", ":"),
-)
+STYLES = {
+    "full": ("black", "*", "--"),
+    "sliding_window": ("#0072B2", "o", "-"),
+    "stochastic": ("#D55E00", "s", "--"),
+    "small_world": ("#CC79A7", "v", "-."),
+    "small_world_softmax": ("#009E73", "^", "-"),
+    "block_routed": ("#E69F00", "D", ":"),
+}
 
 
 def plot(arguments, runs, chance, path):
@@ -153,9 +153,9 @@ def plot(arguments, runs, chance, path):
 
     figure, axes = plt.subplots(figsize=(7.2, 4.6))
     middles = [(low + high - 1) / 2 for low, high in buckets_of(arguments)]
-    for (attention, own), style in zip(by_attention(runs).items(), STYLES):
+    for attention, own in by_attention(runs).items():
         shares = accuracies(own)
-        colour, marker, line = style
+        colour, marker, line = STYLES[attention]
         axes.errorbar(
             middles,
             shares.mean(axis=0),
