@@ -104,8 +104,9 @@ def evaluate_task(model, examples, batch_size=32, buckets=None):
 
     Where answers follow their questions, those before a question are in the
     text (teacher forcing). Predicted tokens leave the device, not logits; on
-    it, the logits of a batch take `B n V` numbers. The model is compiled anew at every call, so an attention
-    that was swapped since is the one that is graded.
+    it, the logits of a batch take `B n V` numbers. The model is compiled anew
+    at every call, so an attention that was swapped since is the one that is
+    graded.
 
     Args:
         model: a `keras_hub.models.CausalLM`, or any Keras model of logits
