@@ -12,8 +12,8 @@ import time
 _START = time.monotonic()
 
 
-def make_parser(description):
-    """A parser with the arguments that every example has."""
+def make_backend_parser(description):
+    """A parser with the argument that every example has."""
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -24,6 +24,12 @@ def make_parser(description):
         choices=("jax", "torch", "tensorflow"),
         help="default: KERAS_BACKEND, else jax",
     )
+    return parser
+
+
+def make_parser(description):
+    """A parser with the arguments of examples that read a text."""
+    parser = make_backend_parser(description)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--text",

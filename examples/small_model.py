@@ -18,16 +18,23 @@ LEARNING_RATE = 6e-3
 _SETTINGS_FILE = "training.json"
 
 
-def build():
-    """Any KerasHub decoder would do; a tokenizer is not needed for bytes."""
+def build(**sizes):
+    """Any KerasHub decoder would do; a tokenizer is not needed for bytes.
+
+    Args:
+        **sizes: arguments of the backbone that are not to be those of here.
+    """
     backbone = keras_hub.models.Qwen3Backbone(
-        vocabulary_size=byte_text.VOCABULARY_SIZE,
-        num_layers=3,
-        num_query_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        hidden_dim=128,
-        intermediate_dim=256,
+        **{
+            "vocabulary_size": byte_text.VOCABULARY_SIZE,
+            "num_layers": 3,
+            "num_query_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "hidden_dim": 128,
+            "intermediate_dim": 256,
+            **sizes,
+        }
     )
     return keras_hub.models.Qwen3CausalLM(backbone=backbone, preprocessor=None)
 

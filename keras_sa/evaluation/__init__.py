@@ -1,5 +1,7 @@
-"""How well language models predict text, under any attention."""
+"""How well language models predict text and use a long context, under any
+attention."""
 
+from keras_sa.evaluation.examples import Examples
 from keras_sa.evaluation.last_word import LastWordResult
 from keras_sa.evaluation.last_word import evaluate_last_words
 from keras_sa.evaluation.last_word import read_passages
@@ -8,3 +10,10 @@ from keras_sa.evaluation.perplexity import DocumentLoss
 from keras_sa.evaluation.perplexity import evaluate_documents
 from keras_sa.evaluation.scoring import TokenScorer
 from keras_sa.evaluation.scoring import TokenScores
+from keras_sa.evaluation.task_accuracy import BucketAccuracy
+from keras_sa.evaluation.task_accuracy import accuracy_by_distance
+from keras_sa.evaluation.task_accuracy import evaluate_task
+from keras_sa.evaluation.tasks import associative_recall
+from keras_sa.evaluation.tasks import copy_at_distance
+from keras_sa.evaluation.tasks import induction
+from keras_sa.evaluation.tasks import needle_in_text
