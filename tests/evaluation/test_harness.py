@@ -285,7 +285,7 @@ def test_the_harness_makes_it_from_a_string(causal_lm, lm, tmp_path):
             f"preset={tmp_path / folder},{common},dtype=float32{swap}",
             {"batch_size": "2", "max_batch_size": 4, "device": "cuda:0"},
         )
-        assert hub.current_swap(made.causal_lm).pattern.window_size == 4
+        assert hub.current_swap(made.causal_lm).patterns[0].window_size == 4
         assert rolling(made, TEXTS[:1]) == pytest.approx(expected, rel=1e-6)
 
 

@@ -6,8 +6,17 @@ import re
 import subprocess
 import sys
 
+import keras
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+
+
+def slow_where_compiled(test):
+    """Marks a test slow where each of many models takes seconds to compile."""
+    on_torch = keras.config.backend() == "torch"
+    return test if on_torch else pytest.mark.slow(test)
 
 
 def run_example(name, *options):

@@ -29,9 +29,8 @@ def check_output(folder, printed, **pattern):
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "sample.txt").read_text("utf-8")
     config = json.loads((folder / "preset" / "keras_sa.json").read_text())
-    assert {**config["swap"]["pattern"], **pattern, "decode": "window"} == (
-        config["swap"]["pattern"]
-    )
+    (saved,) = config["swap"]["mode"]
+    assert {**saved, **pattern, "decode": "window"} == saved
 
 
 # One test, so that the small model is trained once.

@@ -83,7 +83,7 @@ def summary_of(folder):
 
 def check_loss(causal_lm, text_folder, folder):
     """The preset has the attention and the held-out loss of the run."""
-    assert hub.current_swap(causal_lm).pattern.window_size == 6
+    assert hub.current_swap(causal_lm).patterns[0].window_size == 6
     _, paths = byte_text.split_files(text_folder)
     examples = pretrain_batches.held_out_examples(
         Files(paths, text_folder), Bytes(), 32, 4, 2

@@ -70,7 +70,9 @@ def arguments(**changes):
         "accumulation": 3,
         "dtype": "float32",
     }
-    others = "local_window neighborhood resample block_size top_k".split()
+    others = (
+        "local_window neighborhood permute resample block_size top_k".split()
+    )
     return argparse.Namespace(**{**dict.fromkeys(others), **given, **changes})
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 from example_runs import numbers_in
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 TINY = (
@@ -28,6 +29,7 @@ def check_table(folder, attentions):
         assert row[0] == "full" or abs(float(row[2]) - 4) < 1  # the budget
 
 
+@slow_where_compiled
 # One test, so that runs are there to go on from.
 def test_trains_reports_and_goes_on(tmp_path):
     options = (*TINY, "--output", tmp_path, "--seeds", "0", "--attentions")

@@ -5,6 +5,7 @@ import math
 from example_runs import numbers_in
 from example_runs import run_example
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 NAME = "training_free_inference"
@@ -25,6 +26,7 @@ def options_of(text_folder, folder):
     )
 
 
+@slow_where_compiled
 # One test, so that the small model is trained once.
 def test_measures_every_attention_and_trains_once(text_folder, tmp_path):
     options = options_of(text_folder, tmp_path)
