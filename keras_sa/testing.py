@@ -169,6 +169,7 @@ CASES = (
         exclude_local=4,
         padding="ragged",
     ),
+    _window("a_single_hidden_key", window=1, exclude_local=1),
     _window(
         "mask_sinks_cap",
         attention_mask="shared",

@@ -86,6 +86,9 @@ def _softmax(scores):
 def _log_sum_exp(scores, weights):
     """log-sum-exp from the softmax: log(weight) is score - log-sum-exp, best
     read off at the highest score."""
+    if scores.shape[-1] == 1:
+        # TensorFlow rewrites log(1 + (x - x)), with a gradient of nan.
+        return scores
     highest = ops.amax(scores, axis=-1, keepdims=True)
     return highest - ops.log(ops.amax(weights, axis=-1, keepdims=True))
 
