@@ -15,16 +15,6 @@ START = 3
 
 
 @pytest.fixture(scope="module")
-def causal_lm():
-    return tiny_models.shared_model()
-
-
-@pytest.fixture(scope="module")
-def scorer():
-    return tiny_models.shared_scorer()
-
-
-@pytest.fixture(scope="module")
 def documents():
     return tiny_models.random_sequences([3, 15, 1, 0])
 

@@ -15,16 +15,6 @@ ATOL = 2e-5
 
 
 @pytest.fixture(scope="module")
-def causal_lm():
-    return tiny_models.shared_model()
-
-
-@pytest.fixture(scope="module")
-def scorer():
-    return tiny_models.shared_scorer()
-
-
-@pytest.fixture(scope="module")
 def sequences():
     return tiny_models.random_sequences(LENGTHS)
 

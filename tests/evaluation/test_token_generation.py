@@ -15,11 +15,6 @@ LENGTHS = (5, 9, 5, 5)
 
 
 @pytest.fixture(scope="module")
-def causal_lm():
-    return tiny_models.shared_model()
-
-
-@pytest.fixture(scope="module")
 def prompts():
     return tiny_models.random_sequences(LENGTHS)
 
