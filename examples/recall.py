@@ -11,15 +11,17 @@ distance of the value. Beyond layers times window, no sliding window can know.
 
 Every finished run is kept in `runs.json` of --output; the same command goes on
 after an interruption, and more seeds or attentions add to what is there.
-The attentions are in quickstart_patterns.py, the file in recall_runs.py, the
+The attentions are in attentions.py, the file in recall_runs.py, the
 table and the plot in recall_report.py.
 """
 
 import pathlib
 
 import command_line
+from attentions import ATTENTIONS
+from attentions import options_at
 
-ATTENTIONS = (
+DEFAULT = (
     "full",
     "sliding_window",
     "stochastic",
@@ -35,9 +37,9 @@ def parse_arguments():
     add(
         "--attentions",
         nargs="+",
-        default=ATTENTIONS,
+        default=DEFAULT,
         choices=ATTENTIONS,
-        help="small_world is gated, small_world_softmax has one softmax",
+        help="by the names of attentions.py",
     )
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
     add(
@@ -103,11 +105,6 @@ import recall_report
 import small_model
 from command_line import announce
 from command_line import elapsed
-from quickstart_patterns import block_routed_at
-from quickstart_patterns import gated_small_world_at
-from quickstart_patterns import sliding_window_at
-from quickstart_patterns import small_world_at
-from quickstart_patterns import stochastic_at
 from recall_runs import Run
 from recall_runs import Runs
 from visible_keys import visible_keys
@@ -115,14 +112,6 @@ from visible_keys import visible_keys
 from keras_sa import evaluation
 from keras_sa import hub
 
-AT_BUDGET = {
-    "full": lambda budget, length: {"mode": "full"},
-    "sliding_window": sliding_window_at,
-    "stochastic": stochastic_at,
-    "small_world": gated_small_world_at,
-    "small_world_softmax": small_world_at,
-    "block_routed": block_routed_at,
-}
 EVALUATION_SEED = 2**31  # apart from the seeds of training
 EVALUATION_BATCH_SIZE = 50
 # Of the command line: what else a run depends on.
@@ -181,8 +170,9 @@ def train_and_measure(attention, seed, measured):
         hidden_dim=arguments.hidden_dim,
         intermediate_dim=2 * arguments.hidden_dim,
     )
-    options = AT_BUDGET[attention](arguments.visible_keys, arguments.length)
-    hub.swap_attention(model, seed=seed, **options, **training_options(options))
+    options = options_at(attention, arguments.visible_keys, arguments.length)
+    trained = {**training_options(options), **options}
+    hub.swap_attention(model, seed=seed, **trained)
     train(model, seed)
     accuracy = evaluation.evaluate_task(
         model, measured, EVALUATION_BATCH_SIZE, arguments.buckets

@@ -4,7 +4,8 @@ import importlib.util
 import itertools
 
 import numpy as np
-from quickstart_patterns import describe
+from attentions import ATTENTIONS
+from attentions import describe
 
 
 def write(arguments, runs, measured):
@@ -74,7 +75,7 @@ def tabulate(arguments, runs, measured):
         cells = [with_spread(*pair) for pair in both(shares) + both(total)]
         keys = own[0].visible_keys
         lines.append(
-            f"| {attention} | {windows(own[0].options)} | {keys:.1f} | "
+            f"| {attention} | {describe(own[0].options)} | {keys:.1f} | "
             + " | ".join(cells)
             + f" | {np.mean([run.seconds for run in own]):.0f} |"
         )
@@ -90,10 +91,6 @@ def with_spread(mean, deviation):
     if np.isnan(mean):
         return ""
     return f"{100 * mean:.1f} ± {100 * deviation:.1f}"
-
-
-def windows(options):
-    return "" if options["mode"] == "full" else describe(options)
 
 
 def farthest_of_window(arguments, run):
@@ -133,18 +130,6 @@ def share_beyond(run, chosen):
     return float(right.sum() / count.sum()) if count.sum() else float("nan")
 
 
-# Okabe and Ito: colours that colour-blind readers tell apart; marker and line
-# differ as well, for print without colours.
-STYLES = {
-    "full": ("black", "*", "--"),
-    "sliding_window": ("#0072B2", "o", "-"),
-    "stochastic": ("#D55E00", "s", "--"),
-    "small_world": ("#CC79A7", "v", "-."),
-    "small_world_softmax": ("#009E73", "^", "-"),
-    "block_routed": ("#E69F00", "D", ":"),
-}
-
-
 def plot(arguments, runs, chance, path):
     import matplotlib
 
@@ -155,7 +140,7 @@ def plot(arguments, runs, chance, path):
     middles = [(low + high - 1) / 2 for low, high in buckets_of(arguments)]
     for attention, own in by_attention(runs).items():
         shares = accuracies(own)
-        colour, marker, line = STYLES[attention]
+        colour, marker, line = ATTENTIONS[attention].style
         axes.errorbar(
             middles,
             shares.mean(axis=0),

@@ -87,7 +87,7 @@ def swap_attention(
             tokens at the same cost and can't decode in a window.
         order: `"random"` (default), or `"identity"`: the tokens stay where
             they are, and the stochastic window is a sliding one of
-            `(window_size + 1) // 2` tokens. It tells what the random order
+            `window_size // 2 + 1` tokens. It tells what the random order
             adds to what else there is.
         resample: `"training"` (default): a new permutation at every training
             call, a fixed one from the seed otherwise; `"never"`: the fixed

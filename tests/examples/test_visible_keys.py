@@ -59,3 +59,25 @@ def test_full_and_block_routed():
         LENGTH, "block_routed", block_size=LENGTH, top_k=1
     )
     assert everything == (LENGTH + 1) / 2
+
+
+@pytest.mark.parametrize("window_size", [8, 9])
+@pytest.mark.parametrize("neighborhood", ["window", "block"])
+def test_without_a_random_order(window_size, neighborhood):
+    mask = patterns.stochastic_mask(
+        np.arange(LENGTH), window_size, neighborhood, True
+    )
+    expected = np.mean(ops.convert_to_numpy(mask)) * LENGTH
+    options = {
+        "window_size": window_size,
+        "neighborhood": neighborhood,
+        "order": "identity",
+    }
+    keys = visible_keys(LENGTH, "stochastic", **options)
+    assert keys == pytest.approx(expected)
+
+
+def test_one_window_in_another_counts_once():
+    options = {"window_size": 9, "order": "identity", "merge": "softmax"}
+    keys = visible_keys(LENGTH, "small_world", local_window_size=3, **options)
+    assert keys == visible_keys(LENGTH, "sliding_window", window_size=5)

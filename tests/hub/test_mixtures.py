@@ -142,12 +142,14 @@ def test_bad_turns(mode, options, message):
 # --- order="identity"
 
 
-def test_an_order_that_is_none_is_a_sliding_window():
+@pytest.mark.parametrize("window_size", [4, 5])
+def test_an_order_that_is_none_is_a_sliding_window(window_size):
     model = models.build("llama")
+    options = {"window_size": window_size}
     expected = logits(model, "sliding_window", window_size=3)
-    received = logits(model, "stochastic", window_size=5, order="identity")
+    received = logits(model, "stochastic", order="identity", **options)
     np.testing.assert_allclose(received, expected, atol=1e-5)
-    assert differ(logits(model, "stochastic", window_size=5), expected)
+    assert differ(logits(model, "stochastic", **options), expected)
 
 
 def test_two_windows_behind_gates():
