@@ -201,6 +201,7 @@ arguments = parse_arguments()
 
 # ruff: noqa: E402
 import keras
+import numpy as np
 import pretrain_batches
 import pretrain_budget
 import pretrain_devices
@@ -216,6 +217,7 @@ from pretrain_run import Run
 from pretrain_training import Plan
 from pretrain_training import Training
 
+from keras_sa import evaluation
 from keras_sa import hub
 
 STAGES = 4
@@ -358,10 +360,30 @@ def summarize(training):
         "tokens": training.step * training.plan.tokens_per_step,
         "held_out_loss": training.held_out_loss,
         "held_out_tokens": training.held_out[1].size,
+        "held_out_loss_by_quarter_of_context": loss_by_context(training),
+        **gates_of(training),
         "seconds_of_training": round(training.seconds, 1),
         "backend": keras.config.backend(),
         "keras": keras.version(),
     }
+
+
+def loss_by_context(training):
+    """Held-out losses of the tokens in each quarter of the context."""
+    inputs, targets = training.held_out
+    documents = np.concatenate([inputs["token_ids"], targets[:, -1:]], axis=1)
+    result = evaluation.evaluate_documents(
+        training.model,
+        documents,
+        arguments.length,
+        batch_size=arguments.batch_size,
+    )
+    return [part.loss for part in result.by_context]
+
+
+def gates_of(training):
+    layers = training.measure_gates()
+    return {"gates_by_layer": layers} if layers else {}
 
 
 if __name__ == "__main__":

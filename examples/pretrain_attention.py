@@ -17,8 +17,9 @@ _OPTIONS = {
     "window": ("window_size", ("sliding_window", *_RANDOM)),
     "local_window": ("local_window_size", ("small_world",)),
     "neighborhood": ("neighborhood", _RANDOM),
-    "merge": ("merge", ("small_world",)),
+    "merge": ("merge", ("small_world", "sliding_window")),
     "permute": ("permute", _RANDOM),
+    "order": ("order", _RANDOM),
     "resample": ("resample", _RANDOM),
     "block_size": ("block_size", ("block_routed",)),
     "top_k": ("top_k", ("block_routed",)),
@@ -50,7 +51,8 @@ def add_arguments(parser):
     add(
         "--merge",
         choices=("gate", "softmax"),
-        help="of small_world; default: gate",
+        help="of small_world; default: gate. A gate that is asked for is given "
+        "to sliding_window as well",
     )
     add(
         "--block-size",
@@ -64,14 +66,19 @@ def add_arguments(parser):
         type=float,
         nargs=2,
         metavar=("STOCHASTIC", "LOCAL"),
-        help="where the gates of small_world start; default: 0 0, the mean of "
-        "both paths",
+        help="where the gates start; default: 0 0, the mean of both paths",
     )
     add(
         "--permute",
         choices=("layer", "head"),
         help="whether stochastic and small_world draw a permutation for a "
         "layer or for each of its key/value heads; default: layer",
+    )
+    add(
+        "--order",
+        choices=("random", "identity"),
+        help="of the tokens in stochastic and small_world; identity: as they "
+        "are, to tell what the random order adds. Default: random",
     )
     add(
         "--resample",
@@ -97,22 +104,27 @@ def fill_in_defaults(arguments, window_size):
     fill_in("window", window_size)
     fill_in("local_window", arguments.window)
     fill_in("neighborhood", "window")
-    fill_in("merge", "gate")
     fill_in("permute", "layer")
+    fill_in("order", "random")
     fill_in("resample", "training")
     fill_in("top_k", 3)
     fill_in("block_size", -(-window_size // (arguments.top_k or 1)))
-    if has_gates(arguments):
+    if any(gated_paths(arguments, mode) for mode in arguments.attention):
         fill_in("gate_bias", [0.0, 0.0])
 
 
 def why_not(arguments):
     """What is wrong with the arguments in a sentence, or `None`."""
-    for name, (_, modes) in _OPTIONS.items():
+    modes = arguments.attention
+    for name, (_, its_modes) in _OPTIONS.items():
         value = getattr(arguments, name)
         if value is not None and not _has_any(arguments, name):
-            return _expects(name, f"--attention {' or '.join(modes)}", value)
-    if arguments.gate_bias is not None and not has_gates(arguments):
+            expected = f"--attention {' or '.join(its_modes)}"
+            return _expects(name, expected, value)
+    if arguments.merge == "softmax" and "small_world" not in modes:
+        return _expects("merge", "--attention small_world", "softmax")
+    has_gates = any(gated_paths(arguments, mode) for mode in modes)
+    if arguments.gate_bias is not None and not has_gates:
         expected = "--attention small_world --merge gate"
         return _expects("gate_bias", expected, arguments.gate_bias)
     return None
@@ -128,8 +140,11 @@ def _expects(name, expected, value):
     return f"--{option} expects {expected}. Received: --{option} {value}"
 
 
-def has_gates(arguments):
-    return "small_world" in arguments.attention and arguments.merge != "softmax"
+def gated_paths(arguments, mode):
+    """How many paths of a layer have a gate."""
+    if options_of(arguments, mode).get("merge") != "gate":
+        return 0
+    return 2 if mode == "small_world" else 1
 
 
 def swap_options(arguments):
@@ -154,11 +169,29 @@ def modes_of_layers(arguments, num_layers):
 
 def options_of(arguments, mode):
     """The options that one mode has."""
-    return {
+    options = {
         option: getattr(arguments, name)
         for name, (option, modes) in _OPTIONS.items()
         if mode in modes and getattr(arguments, name) is not None
     }
+    if mode == "small_world":
+        return {"merge": "gate", **options}
+    if options.get("merge") == "softmax":  # a window has no other to join
+        del options["merge"]
+    return options
+
+
+def as_words(options):
+    """The command line that asks for some options of a swap.
+
+    Args:
+        options: of `keras_sa.hub.swap_attention`, with one `mode`.
+    """
+    words = ["--attention", options["mode"]]
+    for name, (option, _) in _OPTIONS.items():
+        if option in options:
+            words += [f"--{name.replace('_', '-')}", str(options[option])]
+    return words
 
 
 def describe(arguments):

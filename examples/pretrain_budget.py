@@ -15,22 +15,22 @@ _FORWARD_AND_BACKWARD = 3  # forward passes; the backward pass is worth two
 _ADAM_MOMENTS = 2
 
 
-def num_parameters(shape, vocabulary_size, num_gated_layers=0):
+def num_parameters(shape, vocabulary_size, num_gated_paths=0):
     """As `count_params()` of the model that `pretrain_sizes.build` makes.
 
     Args:
         shape: `pretrain_sizes.Shape`.
         vocabulary_size: `V`; one matrix embeds tokens and predicts them.
-        num_gated_layers: layers with gates.
+        num_gated_paths: paths with a gate, of all layers.
     """
     F, H = shape.hidden_dim, shape.num_query_heads
     norms = 2 * F + 2 * shape.head_dim  # the second pair: of queries and keys
-    gate = (F + 1) * 2 * H
+    gate = (F + 1) * H
     return (
         vocabulary_size * F
         + shape.num_layers * (_matrices(shape) + norms)
         + F
-        + num_gated_layers * gate
+        + num_gated_paths * gate
     )
 
 
@@ -42,7 +42,7 @@ def _matrices(shape):
 
 
 def forward_flops_per_token(
-    shape, vocabulary_size, keys_of_layers, num_gated_layers=0
+    shape, vocabulary_size, keys_of_layers, num_gated_paths=0
 ):
     """Multiplications and additions of all matrix products, for one token.
 
@@ -54,7 +54,7 @@ def forward_flops_per_token(
     weights = (
         shape.num_layers * _matrices(shape)
         + vocabulary_size * F
-        + num_gated_layers * F * 2 * H
+        + num_gated_paths * F * H
     )
     # Scores, and the sum of values.
     attention = 2 * H * shape.head_dim * sum(keys_of_layers)
@@ -127,7 +127,7 @@ def report(arguments, shape, vocabulary_size):
     """
     modes = pretrain_attention.modes_of_layers(arguments, shape.num_layers)
     keys_of_layers = visible_keys_of_layers(arguments, modes)
-    num_gated = count_gated(arguments, modes)
+    num_gated = count_gated_paths(arguments, modes)
     parameters = num_parameters(shape, vocabulary_size, num_gated)
     forward = forward_flops_per_token(
         shape, vocabulary_size, keys_of_layers, num_gated
@@ -173,10 +173,11 @@ def visible_keys_of_layers(arguments, modes):
     ]
 
 
-def count_gated(arguments, modes):
-    """The number of layers with gates."""
-    has_gates = pretrain_attention.has_gates(arguments)
-    return modes.count("small_world") if has_gates else 0
+def count_gated_paths(arguments, modes):
+    """Paths with a gate, of all layers."""
+    return sum(
+        pretrain_attention.gated_paths(arguments, mode) for mode in modes
+    )
 
 
 def tokens_per_step(arguments):

@@ -9,7 +9,7 @@ import math
 import time
 
 import keras
-from pretrain_gates import GateMeter
+import pretrain_gates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Training:
 
     def __init__(self, model, gates, batches, held_out, plan, checkpoints):
         self.model = model
-        self.gates = GateMeter(model.backbone, gates) if gates else None
+        self.gate_meter = gates and pretrain_gates.GateMeter(
+            model.backbone, gates
+        )
         self.batches = batches
         self.held_out = held_out
         self.plan = plan
@@ -132,16 +134,16 @@ class Training:
         )
         self.held_out_loss = float(logs["loss"])
         row = {"held_out_loss": self.held_out_loss}
-        if self.gates is not None:
-            row |= self._measure_gates()
-        return row
+        return row | pretrain_gates.mean_by_name(self.measure_gates())
 
-    def _measure_gates(self):
+    def measure_gates(self):
+        """Mean gates of the paths of each layer that has any."""
+        if not self.gate_meter:
+            return []
         batch = keras.tree.map_structure(
             lambda x: x[: self.plan.batch_size], self.held_out[0]
         )
-        means = self.gates.predict_on_batch(batch).mean(axis=0)
-        return dict(zip(("stochastic_gate", "local_gate"), map(float, means)))
+        return self.gate_meter.measure(batch)
 
     def _save(self, log_size):
         record = {

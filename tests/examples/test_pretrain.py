@@ -73,6 +73,15 @@ def check_run(folder, printed):
     summary = summary_of(folder)
     assert summary["held_out_loss"] == float(log[-1]["held_out_loss"])
     assert f"{summary['held_out_loss']:.4f}" in printed
+    quarters = summary["held_out_loss_by_quarter_of_context"]
+    assert np.mean(quarters) == pytest.approx(
+        summary["held_out_loss"], rel=1e-5
+    )
+    gates = np.array(summary["gates_by_layer"])  # [layers, paths]
+    logged = [
+        float(log[-1][f"{path}_gate"]) for path in ("stochastic", "local")
+    ]
+    np.testing.assert_allclose(gates.mean(axis=0), logged, rtol=1e-5)
     assert summary["command"] in (folder / "README.md").read_text()
     assert list((folder / "tensorboard").iterdir())
 

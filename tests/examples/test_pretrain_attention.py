@@ -2,8 +2,10 @@
 
 import argparse
 
+import attentions
 import pretrain_attention
 import pytest
+from pretrain_attention import MODES
 
 
 def parse(*words):
@@ -47,6 +49,7 @@ def test_modes_take_turns():
                 "neighborhood": "window",
                 "merge": "gate",
                 "permute": "layer",
+                "order": "random",
                 "resample": "training",
             },
         ],
@@ -61,11 +64,41 @@ def test_one_softmax_has_no_gates():
     assert "gate_bias" not in options_of(*words)
 
 
+def test_a_window_has_the_gate_that_is_asked_for():
+    alone = ("--attention", "sliding_window")
+    assert "gate_bias" not in options_of(*alone)
+    assert options_of(*alone, "--merge", "gate") == {
+        "mode": "sliding_window",
+        "window_size": 12,
+        "merge": "gate",
+        "gate_bias": (0.0, 0.0),
+    }
+
+
+@pytest.mark.parametrize("merge", [(), ("--merge", "softmax")])
+def test_a_window_beside_a_small_world_has_no_gate(merge):
+    options = options_of("--attention", "sliding_window", "small_world", *merge)
+    window, small_world = options["mode"]
+    assert "merge" not in window
+    assert small_world["merge"] == (merge or ("gate",))[-1]
+
+
+@pytest.mark.parametrize("name", ["two_windows", "gated_window", *MODES])
+def test_words_ask_for_the_options(name):
+    wanted = attentions.options_at(name, budget=8, length=64)
+    received = options_of(*pretrain_attention.as_words(wanted))
+    if name == "full":
+        assert received == {}
+    else:
+        assert {**received, **wanted} == received
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ("--window", "4"),
         ("--attention", "stochastic", "--merge", "gate"),
+        ("--attention", "sliding_window", "--merge", "softmax"),
         ("--attention", "sliding_window", "--top-k", "2"),
         ("--attention", "sliding_window", "--resample", "never"),
     ],

@@ -31,7 +31,7 @@ def test_parameters_are_those_of_the_tiny_model():
 def test_parameters_of_gates_are_counted():
     model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
     hub.swap_attention(model, "small_world", window_size=4, layers=[0, 2])
-    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 2)
+    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 4)
     assert counted == model.count_params()
 
 
@@ -43,7 +43,7 @@ def test_every_matrix_is_two_flops_per_entry():
     matrices = [v for v in weights if len(v.shape) > 1]
     entries = sum(math.prod(v.shape) for v in matrices)
     flops = pretrain_budget.forward_flops_per_token(
-        SHAPE, VOCABULARY, [0, 0, 0], num_gated_layers=1
+        SHAPE, VOCABULARY, [0, 0, 0], num_gated_paths=2
     )
     assert flops == 2 * entries
 
@@ -70,9 +70,8 @@ def arguments(**changes):
         "accumulation": 3,
         "dtype": "float32",
     }
-    others = (
-        "local_window neighborhood permute resample block_size top_k".split()
-    )
+    others = "local_window neighborhood permute order resample".split()
+    others += ["block_size", "top_k"]
     return argparse.Namespace(**{**dict.fromkeys(others), **given, **changes})
 
 
@@ -81,13 +80,23 @@ def test_layers_take_turns():
     keys = pretrain_budget.visible_keys_of_layers(arguments(), modes)
     assert keys[0] == keys[2] == 33 / 2
     assert keys[1] < keys[0]
-    assert pretrain_budget.count_gated(arguments(), modes) == 1
-    assert pretrain_budget.count_gated(arguments(merge="softmax"), modes) == 0
+    assert pretrain_budget.count_gated_paths(arguments(), modes) == 2
+    softmax = arguments(merge="softmax")
+    assert pretrain_budget.count_gated_paths(softmax, modes) == 0
+
+
+def test_a_window_has_one_gate():
+    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    hub.swap_attention(model, "sliding_window", window_size=4, merge="gate")
+    modes = ["sliding_window"] * SHAPE.num_layers
+    gated = pretrain_budget.count_gated_paths(arguments(), modes)
+    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, gated)
+    assert counted == model.count_params()
 
 
 def test_the_report_adds_up():
     lines = pretrain_budget.report(arguments(), SHAPE, VOCABULARY)
-    parameters = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 1)
+    parameters = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 2)
     assert lines[0] == f"parameters: {parameters:,}"
     assert lines[1] == "tokens: 1,920 in 10 steps of 192"
 

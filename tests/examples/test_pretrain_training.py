@@ -175,10 +175,17 @@ def test_gates_are_means_of_what_tokens_get():
         "padding_mask": np.ones((3, LENGTH), "int32"),
     }
     meter = pretrain_gates.GateMeter(model.backbone, gates)
-    means = meter.predict_on_batch(inputs)
-    np.testing.assert_allclose(means, [[0.75, 0.25]] * 3, rtol=1e-6)
+    means = meter.measure(inputs)
+    np.testing.assert_allclose(means, [[0.75, 0.25]], rtol=1e-6)
     gates[0].kernel.assign(np.ones(gates[0].kernel.shape))
-    assert not np.allclose(meter.predict_on_batch(inputs), means)
+    assert not np.allclose(meter.measure(inputs), means)
+
+
+def test_layers_without_a_random_path_count_for_the_local_one():
+    means = pretrain_gates.mean_by_name([[0.2, 0.4], [0.8]])
+    assert means == {"stochastic_gate": 0.2, "local_gate": pytest.approx(0.6)}
+    assert pretrain_gates.mean_by_name([[0.8]]) == {"local_gate": 0.8}
+    assert pretrain_gates.mean_by_name([]) == {}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
