@@ -164,6 +164,11 @@ def is_random(options):
     return options["mode"] in _RANDOM and options.get("order") != "identity"
 
 
+def has_gates(options):
+    """Whether there is something to train."""
+    return options.get("merge") == "gate"
+
+
 def describe(options):
     """The windows in words."""
     if options["mode"] == "full":
