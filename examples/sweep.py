@@ -59,6 +59,13 @@ def parse_arguments():
     add("--batch-size", type=int, default=8, help="sequences at a time")
     add("--output", type=pathlib.Path, default=pathlib.Path("results/sweep"))
     arguments = command_line.parse(parser)
+    gated = [name for name in arguments.attentions if ATTENTIONS[name].gated]
+    if gated:
+        parser.error(
+            "--attentions are expected to have no gates: gates would have to "
+            "be trained, and nothing is trained here (see finetune.py and "
+            f"recall.py). Received: {', '.join(gated)}"
+        )
     for name in ("attentions", "visible_keys", "seeds"):
         once = dict.fromkeys(getattr(arguments, name))
         setattr(arguments, name, list(once))
@@ -77,7 +84,6 @@ import keras_hub
 import language_model
 import numpy as np
 import sweep_report
-from attentions import has_gates
 from attentions import is_random
 from attentions import options_at
 from command_line import announce
@@ -128,8 +134,6 @@ class Point:
 
 
 def main():
-    points = list_points()
-    check_trained(points)
     print("Loading the model", flush=True)
     model = language_model.load(arguments)
     documents = read_documents(model)
@@ -137,6 +141,7 @@ def main():
     scorer = TokenScorer(
         model.causal_lm, arguments.batch_size, max_length=arguments.length
     )
+    points = list_points()
     runs = KeptRuns(
         arguments.output / "runs.json", Run, settings_of(model, documents)
     )
@@ -163,16 +168,6 @@ def list_points():
         for budget in arguments.visible_keys
         for name in names
     ]
-
-
-def check_trained(points):
-    gated = {p.attention: None for p in points if has_gates(p.options)}
-    if gated:
-        raise SystemExit(
-            "--attentions are expected to have no gates: gates would have to "
-            "be trained, and nothing is trained here (see finetune.py and "
-            f"recall.py). Received: {', '.join(gated)}"
-        )
 
 
 def read_documents(model):

@@ -11,6 +11,7 @@ import pytest
 import reports
 import small_model
 import sweep_report
+from attentions import ATTENTIONS
 from attentions import TRAINING_FREE
 from attentions import options_at
 from example_runs import numbers_in
@@ -80,12 +81,6 @@ def test_measures_reports_and_goes_on(preset, text_folder, tmp_path):
         for run in (entry["run"] for entry in after[len(before) :])
     ] == [("stochastic", BUDGET, 2), ("stochastic", COVERING, 2)]
 
-    # Other settings: runs of their own.
-    run_to_the_end("sweep", *options, "--attentions", "full", "--sequences", 2)
-    entries = entries_of(tmp_path)
-    assert entries[:-1] == after
-    assert entries[-1]["run"]["num_tokens"] == 2 * LENGTH
-
 
 def check_table(folder, attentions):
     rows = table_rows(folder / "table.md")
@@ -137,6 +132,12 @@ def test_gates_are_refused():
     assert done.returncode != 0
     assert "to have no gates" in done.stderr
     assert "Received: two_windows" in done.stderr
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_has_gates_says_so(name):
+    options = options_at(name, BUDGET, LENGTH)
+    assert ATTENTIONS[name].gated == (options.get("merge") == "gate")
 
 
 def runs_with(stochastic_losses):
