@@ -51,7 +51,7 @@ def make_axes(num_panels=1, width=7.2):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
-        1, num_panels, figsize=(width, 4.6), sharey=True, squeeze=False
+        1, num_panels, figsize=(width, 4.6), squeeze=False
     )
     return figure, axes[0]
 

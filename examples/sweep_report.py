@@ -142,9 +142,9 @@ def conclude(full, points):
         [p for p in points if p.attention != SLIDING_WINDOW], "attention"
     )
     lines = [
-        "At equal visible keys, against the sliding window; differences "
-        "within one standard deviation over seeds, or "
-        f"{SMALLEST_DIFFERENCE} nats, are called equal:",
+        "At equal visible keys, against the sliding window; equal means a "
+        "difference of at most a standard deviation over seeds, or "
+        f"{SMALLEST_DIFFERENCE} nats if that is more:",
         "",
     ]
     for (name,), own in others.items():
@@ -153,7 +153,7 @@ def conclude(full, points):
             for measure, where in MEASURES.items()
         ]
         if name == "stochastic":
-            lines += judge_claim(own, windows)
+            lines.append(judge_claim(own, windows))
     return "\n".join([*lines, tell_best(points), tell_gain(full, windows)])
 
 
@@ -191,21 +191,20 @@ def tell_difference(point, window, measure):
 
 def judge_claim(points, windows):
     """Is stochastic attention the better one where windows are small?"""
-    lines = []
+    told = []
     for measure, where in MEASURES.items():
         better = [
             str(point.budget)
             for point in points
             if relation(point, windows[point.budget], measure) == RELATIONS[0]
         ]
-        told = f"holds at {', '.join(better)}" if better else "holds at none"
-        lines.append(
-            "- That stochastic attention without training is better than the "
-            "sliding window at small windows (arXiv 2604.00754) "
-            f"{told} of {', '.join(str(p.budget) for p in points)} visible "
-            f"keys, in the {where}."
-        )
-    return lines
+        told.append(f"at {', '.join(better) or 'none'} in the {where}")
+    budgets = ", ".join(str(point.budget) for point in points)
+    return (
+        "- That stochastic attention without training is better than the "
+        "sliding window at small windows (arXiv 2604.00754) holds, of "
+        f"{budgets} visible keys, {', and '.join(told)}."
+    )
 
 
 def tell_best(points):

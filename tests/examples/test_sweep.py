@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import types
 
 import byte_text
 import keras_hub
@@ -145,7 +146,8 @@ def runs_with(stochastic_losses):
 
     def run(attention, budget, seed, loss):
         options = {"mode": attention, "window_size": budget}
-        return Run(attention, budget, seed, options, budget, loss, loss, 99, 1)
+        keys = budget or 32
+        return Run(attention, budget, seed, options, keys, loss, loss, 99, 1)
 
     return [
         run("full", None, None, 1.0),
@@ -167,14 +169,17 @@ def runs_with(stochastic_losses):
             [
                 "lower than that of the sliding window at 8 (-0.1500 ± 0.0707)",
                 "higher than that of the sliding window at 16 (+0.1500",
-                "holds at 8 of 8, 16 visible keys",
+                "holds, of 8, 16 visible keys, at 8 in the whole context",
                 "at 8: stochastic (1.8500); at 16: sliding_window (1.5000)",
                 "loss changes by -0.5000 in the whole context",
             ],
         ),
         (
             {8: [1.9, 2.2], 16: [1.501, 1.501]},
-            ["equal to that of the sliding window at 8", "holds at none of 8"],
+            [
+                "equal to that of the sliding window at 8",
+                "at none in the whole",
+            ],
         ),
     ],
 )
@@ -183,6 +188,14 @@ def test_conclusions_follow_the_numbers(losses, told):
     concluded = sweep_report.conclude(full, points)
     for sentence in told:
         assert sentence in concluded
+
+
+def test_full_attention_alone_is_reported(tmp_path):
+    arguments = types.SimpleNamespace(output=tmp_path, length=32, seeds=[0])
+    paths = sweep_report.write(arguments, runs_with({})[:1])
+    assert [row[0] for row in table_rows(paths[0])] == ["full"]
+    assert "nothing to compare with" in paths[0].read_text()
+    assert all(path.stat().st_size for path in paths)
 
 
 def test_spread_is_over_seeds():
