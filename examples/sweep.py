@@ -127,10 +127,7 @@ class Point:
     def runs(self):
         """What tells its runs from others; one where nothing is drawn."""
         seeds = arguments.seeds if is_random(self.options) else [None]
-        return [
-            {"attention": self.attention, "budget": self.budget, "seed": seed}
-            for seed in seeds
-        ]
+        return [{**dataclasses.asdict(self), "seed": seed} for seed in seeds]
 
 
 def main():
@@ -206,7 +203,6 @@ def measure_missing(runs, point, scorer, documents):
                 swap.reseed(of_run["seed"])
             run = Run(
                 **of_run,
-                options=point.options,
                 visible_keys=visible_keys(arguments.length, **point.options),
                 **measure(scorer, documents),
             )
