@@ -69,11 +69,13 @@ class Attention:
         style: colour, marker and line in plots. The colours are those of
             Okabe and Ito, which colour-blind readers tell apart; markers and
             lines differ as well, for print without colours.
+        gated: whether there are gates, which have to be trained.
     """
 
     about: str
     options_at: typing.Callable
     style: tuple[str, str, str]
+    gated: bool = False
 
 
 def _with(options_at, **added):
@@ -94,12 +96,16 @@ ATTENTIONS = {
         ("#D55E00", "x", ":"),
     ),
     "small_world": Attention(
-        "half of the keys each, gated", _small_world, ("#CC79A7", "v", "-.")
+        "half of the keys each, gated",
+        _small_world,
+        ("#CC79A7", "v", "-."),
+        gated=True,
     ),
     "small_world_block": Attention(
         "small_world with blocks of a random order",
         _with(_small_world, neighborhood="block"),
         ("#CC79A7", "+", ":"),
+        gated=True,
     ),
     "small_world_softmax": Attention(
         "both kinds of keys in one softmax, without gates",
@@ -116,11 +122,13 @@ ATTENTIONS = {
         "sliding_window with a gate",
         _with(_sliding_window, merge="gate"),
         ("#56B4E9", "p", "-"),
+        gated=True,
     ),
     "two_windows": Attention(
         "small_world without the random order: two sliding windows, gated",
         _with(_small_world, order="identity"),
         ("#56B4E9", "h", "--"),
+        gated=True,
     ),
     "stochastic_per_head": Attention(
         "stochastic with an order for each key/value head",
@@ -131,11 +139,13 @@ ATTENTIONS = {
         "small_world with an order for each key/value head",
         _with(_small_world, permute="head"),
         ("#CC79A7", "2", "--"),
+        gated=True,
     ),
     "small_world_fixed": Attention(
         "small_world with one order for the whole training",
         _with(_small_world, resample="never"),
         ("#CC79A7", "3", "-"),
+        gated=True,
     ),
 }
 TRAINING_FREE = (  # those that have no gates

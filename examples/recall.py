@@ -11,7 +11,7 @@ distance of the value. Beyond layers times window, no sliding window can know.
 
 Every finished run is kept in `runs.json` of --output; the same command goes on
 after an interruption, and more seeds or attentions add to what is there.
-The attentions are in attentions.py, the file in recall_runs.py, the
+The attentions are in attentions.py, the file in kept_runs.py, the
 table and the plot in recall_report.py.
 """
 
@@ -105,8 +105,8 @@ import recall_report
 import small_model
 from command_line import announce
 from command_line import elapsed
-from recall_runs import Run
-from recall_runs import Runs
+from kept_runs import KeptRuns
+from recall_run import Run
 from visible_keys import visible_keys
 
 from keras_sa import evaluation
@@ -124,25 +124,25 @@ def main():
         for name, value in vars(arguments).items()
         if name not in NOT_OF_A_RUN
     }
-    runs = Runs(arguments.output / "runs.json", settings)
+    runs = KeptRuns(arguments.output / "runs.json", Run, settings)
     todo = [
-        (attention, seed)
+        {"attention": attention, "seed": seed}
         for seed in arguments.seeds
         for attention in arguments.attentions
     ]
     measured = make_examples(
         arguments.num_examples, arguments.length, EVALUATION_SEED
     )
-    for number, (attention, seed) in enumerate(todo, start=1):
-        announce(number, len(todo), f"{attention}, seed {seed}")
-        run = runs.find(attention, seed)
+    for number, of_run in enumerate(todo, start=1):
+        announce(number, len(todo), "{attention}, seed {seed}".format(**of_run))
+        run = runs.find(**of_run)
         if run is None:
-            run = train_and_measure(attention, seed, measured)
+            run = train_and_measure(**of_run, measured=measured)
             runs.add(run)
         print(f"  {run.summary()}", flush=True)
 
     paths = recall_report.write(
-        arguments, runs.of(arguments.attentions, arguments.seeds), measured
+        arguments, [runs.find(**of_run) for of_run in todo], measured
     )
     print(f"Done in {elapsed()} minutes. Written:")
     for path in (runs.path, *paths):

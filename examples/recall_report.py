@@ -1,9 +1,9 @@
 """What the recall runs gave: the table, the conclusions and the plot."""
 
-import importlib.util
 import itertools
 
 import numpy as np
+import reports
 from attentions import ATTENTIONS
 from attentions import describe
 
@@ -19,11 +19,8 @@ def write(arguments, runs, measured):
     table = "\n\n".join(
         [tabulate(arguments, runs, measured), conclude(arguments, runs)]
     )
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    paths = [arguments.output / "table.md"]
-    paths[0].write_text(table + "\n", encoding="utf-8")
-    print(f"\n{table}\n")
-    if importlib.util.find_spec("matplotlib") is not None:
+    paths = [reports.write_table(arguments.output, table)]
+    if reports.can_plot():
         paths.append(arguments.output / "accuracy_by_distance.png")
         plot(arguments, runs, measured.chance, paths[-1])
     return paths
@@ -31,10 +28,8 @@ def write(arguments, runs, measured):
 
 def by_attention(runs):
     """`{attention: its runs}`, in order."""
-    return {
-        attention: [run for run in runs if run.attention == attention]
-        for attention in dict.fromkeys(run.attention for run in runs)
-    }
+    groups = reports.group(runs, "attention")
+    return {attention: own for (attention,), own in groups.items()}
 
 
 def buckets_of(arguments):
@@ -46,45 +41,38 @@ def accuracies(runs):
     return np.array([run.accuracy for run in runs])
 
 
-def spread(values):
-    """Standard deviation over seeds, 0 of one seed."""
-    if len(values) == 1:
-        return np.zeros(values.shape[1:])
-    return np.std(values, axis=0, ddof=1)
-
-
 def tabulate(arguments, runs, measured):
-    columns = [f"{low}-{high - 1}" for low, high in buckets_of(arguments)]
-    lines = [
+    buckets = [f"{low}-{high - 1}" for low, high in buckets_of(arguments)]
+    columns = ["attention", "windows", "visible keys per token"]
+    columns += [*buckets, "all", "s per run"]
+    rows = [row_of(*pair) for pair in by_attention(runs).items()]
+    heading = (
         f"Trained from the start: {arguments.short_steps} steps on short "
         f"sequences, {arguments.steps} on {arguments.length} tokens; "
         f"{arguments.num_layers} layers, {arguments.num_pairs} pairs. % right "
         "over "
         f"{measured.is_answer.sum():,} questions, by the distance of the value "
         f"in tokens; a guess is right in {100 * measured.chance:.1f} %. Mean ± "
-        f"standard deviation over seeds {arguments.seeds}.",
-        "",
-        "| attention | windows | visible keys per token | "
-        + " | ".join(columns)
-        + " | all | s per run |",
-        "|---|---|---:|" + "---:|" * (len(columns) + 2),
+        f"standard deviation over seeds {arguments.seeds}."
+    )
+    return f"{heading}\n\n{reports.tabulate(columns, rows)}"
+
+
+def row_of(attention, runs):
+    """The cells of an attention."""
+    total = np.array([[run.total_accuracy()] for run in runs])
+    return [
+        attention,
+        describe(runs[0].options),
+        f"{runs[0].visible_keys:.1f}",
+        *[with_spread(*x) for x in both(accuracies(runs)) + both(total)],
+        f"{np.mean([run.seconds for run in runs]):.0f}",
     ]
-    for attention, own in by_attention(runs).items():
-        shares = accuracies(own)
-        total = np.array([[run.total_accuracy()] for run in own])
-        cells = [with_spread(*pair) for pair in both(shares) + both(total)]
-        keys = own[0].visible_keys
-        lines.append(
-            f"| {attention} | {describe(own[0].options)} | {keys:.1f} | "
-            + " | ".join(cells)
-            + f" | {np.mean([run.seconds for run in own]):.0f} |"
-        )
-    return "\n".join(lines)
 
 
 def both(values):
     """Mean and spread of each column."""
-    return list(zip(values.mean(axis=0), spread(values)))
+    return list(zip(values.mean(axis=0), reports.spread(values)))
 
 
 def with_spread(mean, deviation):
@@ -131,28 +119,15 @@ def share_beyond(run, chosen):
 
 
 def plot(arguments, runs, chance, path):
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7.2, 4.6))
+    figure, (axes,) = reports.make_axes()
     middles = [(low + high - 1) / 2 for low, high in buckets_of(arguments)]
     for attention, own in by_attention(runs).items():
         shares = accuracies(own)
-        colour, marker, line = ATTENTIONS[attention].style
-        axes.errorbar(
-            middles,
-            shares.mean(axis=0),
-            yerr=spread(shares),
-            label=f"{attention} ({own[0].visible_keys:.0f} keys)",
-            color=colour,
-            marker=marker,
-            linestyle=line,
-            capsize=3,
-        )
+        label = f"{attention} ({own[0].visible_keys:.0f} keys)"
+        reports.draw(axes, attention, middles, *zip(*both(shares)), label)
         if attention == "sliding_window":
             reach = farthest_of_window(arguments, own[0])
+            colour = ATTENTIONS[attention].style[0]
             axes.axvline(reach, color=colour, linewidth=0.8, linestyle=":")
     axes.axhline(chance, color="grey", linewidth=1, linestyle=":")
     axes.annotate("chance", (middles[-1], chance), va="bottom", ha="right")
@@ -161,6 +136,4 @@ def plot(arguments, runs, chance, path):
     axes.set_ylim(-0.03, 1.03)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    reports.save(figure, path)

@@ -18,7 +18,8 @@ class Generation(threading.local):
 
     Attributes:
         padding_mask: boolean `[B, S]`: the tokens of the prompts.
-        orders: for each seed, the permutation `[S]` and its inverse.
+        orders: for each `PermutationSeed`, the permutation `[S]` and its
+            inverse.
     """
 
     padding_mask = None
@@ -45,7 +46,7 @@ class Generation(threading.local):
         known = self.orders.get(seed)
         if known is not None and known[0].shape[0] == length:
             return known
-        return draw_order(seed, length)
+        return draw_order(seed.read(), length)
 
 
 def draw_order(seed, length):
@@ -60,14 +61,15 @@ def generate_step_in_scope(causal_lm, generation, seeds):
     Args:
         causal_lm: a `keras_hub.models.CausalLM`.
         generation: the `Generation` of its swap.
-        seeds: of the layers that decode in a window of a random order: their
-            orders are drawn once, before the loop over steps.
+        seeds: the `PermutationSeed`s of the layers that decode in a window of
+            a random order: their orders are drawn once, before the loop over
+            steps.
     """
     original = causal_lm.generate_step
 
     def generate_step(inputs, *args, **kwargs):
         length = inputs["token_ids"].shape[1]
-        orders = {seed: draw_order(seed, length) for seed in seeds}
+        orders = {seed: draw_order(seed.read(), length) for seed in seeds}
         padding_mask = ops.cast(inputs["padding_mask"], "bool")
         with generation.running(padding_mask, orders):
             return original(inputs, *args, **kwargs)

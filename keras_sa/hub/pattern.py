@@ -83,12 +83,12 @@ class Pattern:
         return self.decode == "window"
 
     @property
+    def has_random_order(self):
+        return self.is_random and self.order == "random"
+
+    @property
     def resamples(self):
-        return (
-            self.is_random
-            and self.order == "random"
-            and self.resample != "never"
-        )
+        return self.has_random_order and self.resample != "never"
 
 
 def make_patterns(mode, **options):

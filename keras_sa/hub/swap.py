@@ -13,6 +13,7 @@ from keras_sa.hub import verification
 from keras_sa.hub.generation import Generation
 from keras_sa.hub.generation import generate_step_in_scope
 from keras_sa.hub.pattern import make_patterns
+from keras_sa.hub.permutation_seed import PermutationSeed
 from keras_sa.hub.rematerialization import draw_first
 from keras_sa.hub.swapped_attention import SwappedAttention
 from keras_sa.ops import _validation
@@ -112,7 +113,7 @@ def swap_attention(
 
     Returns:
         An `AttentionSwap`: `restore()` undoes the swap; as a context manager
-        it does so at the end.
+        it does so at the end. `reseed(seed)` draws other permutations.
 
     Raises:
         ValueError: for a model without decoder layers of a known family, for
@@ -276,7 +277,6 @@ class AttentionSwap:
         self._backbone = backbone_of(model)
         self._turns = take_turns(patterns, chosen)
         self._swapped = []
-        self._seed_generators = []
 
     def restore(self):
         """Gives the model its own attention back; gates are dropped."""
@@ -285,6 +285,45 @@ class AttentionSwap:
         self._leave()
         object.__delattr__(self._backbone, _HANDLE)
         self._refresh(variables_changed=bool(self.gates))
+
+    def reseed(self, seed):
+        """Draws other permutations: those of a new swap with this seed.
+
+        Nothing is compiled anew and gates keep what they learned: compiled
+        functions read the seeds as variables of the model.
+
+        Args:
+            seed: int of at most 32 bits.
+
+        Raises:
+            ValueError: for another seed, or after the end of the swap.
+
+        Example:
+
+        >>> import keras_hub
+        >>> from keras_sa import hub
+        >>> backbone = keras_hub.models.Qwen3Backbone(
+        ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
+        ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
+        ...     intermediate_dim=64,
+        ... )
+        >>> swap = hub.swap_attention(
+        ...     backbone, "stochastic", window_size=8, seed=1
+        ... )
+        >>> swap.reseed(2)
+        >>> swap
+        AttentionSwap(mode='stochastic', window_size=8, ..., seed=2)
+        """
+        _validation.check_seed(seed)
+        if current_swap(self.model) is not self:
+            raise ValueError(
+                "`reseed` is expected while the model is under this swap. "
+                f"Received: {self}, which was restored or replaced"
+            )
+        self.seed = seed
+        seeds = layer_seeds(seed, self._backbone)
+        for swapped, (_, (index, _, _)) in zip(self._swapped, self._turns):
+            swapped.reseed(seeds[index])
 
     @contextlib.contextmanager
     def suspended(self):
@@ -325,10 +364,10 @@ class AttentionSwap:
                     decoder,
                     family,
                     pattern,
-                    seeds[index],
+                    make_seed(pattern, index, seeds[index]),
                     self._generation,
                     self._make_gate(pattern, index, decoder, family),
-                    self._make_seed_generator(pattern, index, seeds[index]),
+                    make_seed_generator(pattern, index, seeds[index]),
                 )
             )
         object.__setattr__(self._backbone, _HANDLE, self)
@@ -349,20 +388,11 @@ class AttentionSwap:
         self.gates.append(gate)
         return gate
 
-    def _make_seed_generator(self, pattern, index, seed):
-        if not pattern.resamples:
-            return None
-        generator = keras.random.SeedGenerator(
-            seed % 2**31, name=f"attention_permutation_{index}"
-        )
-        self._seed_generators.append(generator)
-        return generator
-
     def _enter(self):
         """Puts methods and variables in place."""
         gates.attach(self._backbone, gates.GATES, self.gates)
         gates.attach(
-            self._backbone, gates.SEED_GENERATORS, self._seed_generators
+            self._backbone, gates.SEED_GENERATORS, self._seed_generators()
         )
         for swapped in self._swapped:
             swapped.install()
@@ -377,25 +407,29 @@ class AttentionSwap:
                 self._backbone, self.gates, self._models()
             )
             self._patch(self._backbone, "enable_lora", enable_lora)
-        if self._seed_generators:
-            for layer, inside in self._rematerialized():
-                call = draw_first(layer, inside)
-                self._patch(layer, "rematerialized_call", call)
+        for layer, inside in self._rematerialized():
+            call = draw_first(layer, inside)
+            self._patch(layer, "rematerialized_call", call)
+
+    def _seed_generators(self):
+        """Of both kinds: variables that decide on permutations."""
+        pairs = [(x.seed, x.seed_generator) for x in self._swapped]
+        return [x for x in itertools.chain(*pairs) if x is not None]
 
     def _seeds_of_steps(self):
         """Of the orders that decoding steps look up."""
         return [
             swapped.seed
             for swapped in self._swapped
-            if swapped.pattern.order == "random"
-            and swapped.pattern.decodes_in_window
+            if swapped.seed is not None and swapped.pattern.decodes_in_window
         ]
 
     def _rematerialized(self):
         """What Keras may rematerialise, and the attentions that draw in it."""
         drawing = [x for x in self._swapped if x.pattern.resamples]
-        for model in self._models():
-            yield model, drawing
+        if drawing:
+            for model in self._models():
+                yield model, drawing
         for swapped in drawing:
             yield swapped.decoder, [swapped]
             yield swapped.attention, [swapped]
@@ -426,6 +460,22 @@ class AttentionSwap:
             gates.refresh_parameters(model)
             if variables_changed:
                 gates.refresh_optimizer(model)
+
+
+def make_seed(pattern, index, seed):
+    """Of the permutation outside training, or `None`."""
+    if not pattern.has_random_order:
+        return None
+    return PermutationSeed(seed, name=f"permutation_seed_{index}")
+
+
+def make_seed_generator(pattern, index, seed):
+    """Of the permutations in training, or `None`."""
+    if not pattern.resamples:
+        return None
+    return keras.random.SeedGenerator(
+        seed % 2**31, name=f"attention_permutation_{index}"
+    )
 
 
 def layer_seeds(seed, backbone):

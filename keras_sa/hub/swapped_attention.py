@@ -36,7 +36,8 @@ class SwappedAttention:
         decoder: the decoder layer.
         family: its `Family`.
         pattern: the `Pattern`.
-        seed: int: of this layer's permutation.
+        seed: the `PermutationSeed` of this layer, or `None` where nothing is
+            drawn.
         generation: the `Generation` of the model.
         gate: an `AttentionGate`, or `None`.
         seed_generator: draws permutations in training, or `None`.
@@ -69,6 +70,13 @@ class SwappedAttention:
     def remove(self):
         restore_methods(self.attention)
         restore_methods(self.decoder)
+
+    def reseed(self, seed):
+        """Draws what another int seed gives, from the start."""
+        if self.seed is not None:
+            self.seed.assign(seed)
+        if self.seed_generator is not None:
+            self.seed_generator.state.assign([seed % 2**31, 0])
 
     def _decoder_methods(self):
         name = self.family.mask_method
@@ -167,7 +175,7 @@ class SwappedAttention:
     def permutation_seed(self, training):
         """The seed of a call's permutation."""
         if not (training and self.pattern.resamples):
-            return self.seed
+            return self.seed.read()
         return self._replay.seed if self._replay else self._draw_seed()
 
     def _draw_seed(self):

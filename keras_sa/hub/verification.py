@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa.hub.generation import Generation
+from keras_sa.hub.permutation_seed import PermutationSeed
 from keras_sa.hub.swapped_attention import SwappedAttention
 
 _LENGTH = 16
@@ -34,7 +35,7 @@ def verify(backbone, turns):
             decoder,
             family,
             covering_pattern(pattern, _LENGTH),
-            index,
+            PermutationSeed(index),
             Generation(),
         )
         for pattern, (index, decoder, family) in turns
