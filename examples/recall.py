@@ -1,18 +1,20 @@
 """What a model can recall through each attention, trained from the start.
 
     python examples/recall.py
+    python examples/recall.py --task copy_at_distance --output results/copy
     python examples/recall.py --attentions sliding_window small_world \\
         --seeds 0 1 2 3 4 --visible-keys 24 --resample never
 
-Trains a small KerasHub decoder on associative recall (pairs of a key and a
-value; later a key comes again: what was the value?) once for each attention
-and seed, at equal visible keys per token, and reports the accuracy by the
-distance of the value. Beyond layers times window, no sliding window can know.
+Trains a small KerasHub decoder on a task of keras_sa.evaluation, such as
+associative recall (pairs of a key and a value; later a key comes again: what
+was the value?), once for each attention and seed, at equal visible keys per
+token, and reports the accuracy by the distance of the answer. Beyond layers
+times window, no sliding window can know.
 
 Every finished run is kept in `runs.json` of --output; the same command goes on
 after an interruption, and more seeds or attentions add to what is there.
-The attentions are in attentions.py, the file in kept_runs.py, the
-table and the plot in recall_report.py.
+The attentions are in attentions.py, the tasks in recall_tasks.py, the file in
+kept_runs.py, the table and the plot in recall_report.py.
 """
 
 import pathlib
@@ -59,10 +61,16 @@ def parse_arguments():
     )
     task = parser.add_argument_group("task")
     add = task.add_argument
+    add(
+        "--task",
+        default="associative_recall",
+        choices=("associative_recall", "copy_at_distance", "induction"),
+    )
     add("--length", type=int, default=128, help="tokens of a sequence")
     add("--vocabulary-size", type=int, default=17)
-    add("--num-pairs", type=int, default=4)
-    add("--num-queries", type=int, default=4)
+    add("--num-pairs", type=int, default=4, help="of associative_recall")
+    add("--num-queries", type=int, default=4, help="of associative_recall")
+    add("--string-length", type=int, default=8, help="of copy_at_distance")
     add("--num-examples", type=int, default=1000, help="to measure on")
     add(
         "--buckets",
@@ -79,8 +87,8 @@ def parse_arguments():
         "--short-steps",
         type=int,
         default=800,
-        help="on sequences as short as the questions allow: recall itself is "
-        "learned there, at an eighth of the cost",
+        help="on short sequences: recall itself is learned there, at a "
+        "fraction of the cost",
     )
     add("--steps", type=int, default=800, help="on sequences of --length")
     add("--tokens-per-batch", type=int, default=1024)
@@ -107,6 +115,7 @@ from command_line import announce
 from command_line import elapsed
 from kept_runs import KeptRuns
 from recall_run import Run
+from recall_tasks import TASKS
 from visible_keys import visible_keys
 
 from keras_sa import evaluation
@@ -150,14 +159,8 @@ def main():
 
 
 def make_examples(num_examples, length, seed):
-    return evaluation.associative_recall(
-        num_examples,
-        length,
-        vocabulary_size=arguments.vocabulary_size,
-        num_pairs=arguments.num_pairs,
-        num_queries=arguments.num_queries,
-        seed=seed,
-    )
+    task = TASKS[arguments.task]
+    return task.examples(arguments, num_examples, length, seed)
 
 
 def train_and_measure(attention, seed, measured):
@@ -200,8 +203,8 @@ def training_options(options):
 
 def train(model, seed):
     """On short sequences, then on long ones."""
-    shortest = 2 * (arguments.num_pairs + arguments.num_queries)
     if arguments.short_steps:
+        shortest = TASKS[arguments.task].shortest(arguments)
         fit(model, shortest, arguments.short_steps, seed)
     fit(model, arguments.length, arguments.steps, seed)
 

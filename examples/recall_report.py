@@ -47,13 +47,13 @@ def tabulate(arguments, runs, measured):
     columns += [*buckets, "all", "s per run"]
     rows = [row_of(*pair) for pair in by_attention(runs).items()]
     heading = (
-        f"Trained from the start: {arguments.short_steps} steps on short "
-        f"sequences, {arguments.steps} on {arguments.length} tokens; "
-        f"{arguments.num_layers} layers, {arguments.num_pairs} pairs. % right "
-        "over "
-        f"{measured.is_answer.sum():,} questions, by the distance of the value "
-        f"in tokens; a guess is right in {100 * measured.chance:.1f} %. Mean ± "
-        f"standard deviation over seeds {arguments.seeds}."
+        f"{arguments.task}, trained from the start: {arguments.short_steps} "
+        f"steps on short sequences, {arguments.steps} on {arguments.length} "
+        f"tokens; {arguments.num_layers} layers. % right over "
+        f"{measured.is_answer.sum():,} questions, by the distance of the "
+        "answer in tokens; a guess is right in "
+        f"{100 * measured.chance:.1f} %. Mean ± standard deviation over seeds "
+        f"{arguments.seeds}."
     )
     return f"{heading}\n\n{reports.tabulate(columns, rows)}"
 
@@ -131,7 +131,7 @@ def plot(arguments, runs, chance, path):
             axes.axvline(reach, color=colour, linewidth=0.8, linestyle=":")
     axes.axhline(chance, color="grey", linewidth=1, linestyle=":")
     axes.annotate("chance", (middles[-1], chance), va="bottom", ha="right")
-    axes.set_xlabel("distance of the value (tokens)")
+    axes.set_xlabel("distance of the answer (tokens)")
     axes.set_ylabel("share of right answers")
     axes.set_ylim(-0.03, 1.03)
     axes.grid(alpha=0.3)
