@@ -1,4 +1,4 @@
-"""Text for the quickstart: a folder's files as sequences of bytes.
+"""Text for the examples: a folder's files as sequences of bytes.
 
 Letters: `N` sequences, `n` tokens of a sequence.
 """
@@ -93,9 +93,9 @@ def as_examples(sequences):
     return inputs, targets
 
 
-def byte_frequency_loss(train, targets):
-    """Nats per byte of a model that knows how frequent each byte is, only."""
-    count = np.bincount(train, minlength=VOCABULARY_SIZE) + 1.0
+def frequency_loss(train, targets, vocabulary_size=VOCABULARY_SIZE):
+    """Nats per token of a model that knows how frequent each is, only."""
+    count = np.bincount(train, minlength=vocabulary_size) + 1.0
     return float(-np.log(count / count.sum())[targets].mean())
 
 

@@ -43,11 +43,11 @@ def make_parser(description):
 
 
 def add_model_arguments(parser):
-    """The arguments of examples that take a preset or the small model."""
+    """The arguments of examples that take a preset."""
     parser.add_argument(
         "--preset",
         help="what keras_hub.models.CausalLM.from_preset takes: a name or a "
-        "folder; default: the small model of small_model.py",
+        "folder; default: the small model of bytes in examples/tiny_model",
     )
     parser.add_argument(
         "--dtype", help="of a model that is loaded, such as bfloat16"
@@ -57,19 +57,6 @@ def add_model_arguments(parser):
         default="global",
         choices=("global", "all"),
         help="which to swap: those without a window of their own, or all",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=2.0,
-        help="of training the small model, roughly, on 2 CPU cores with JAX; "
-        "it sets the number of steps",
-    )
-    parser.add_argument(
-        "--small-model",
-        type=pathlib.Path,
-        default=pathlib.Path("results/small_model"),
-        help="folder that keeps the small model, so that it is trained once",
     )
 
 

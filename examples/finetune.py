@@ -8,7 +8,7 @@ Swaps the attention of a KerasHub model, trains LoRA weights (and the gates of
 the small world) on a folder of text files, keeps the result as a preset, loads
 it back and writes with it, at a cost per token that does not grow.
 
-Without --preset the model is the small one of small_model.py.
+Without --preset the model is the small one of bytes in tiny_model.
 """
 
 import pathlib

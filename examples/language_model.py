@@ -15,20 +15,12 @@ MAX_BYTES_PER_TOKEN = 8  # of text that is worth turning into tokens
 
 
 def load(arguments):
-    """The preset or the small model that the command line asks for."""
-    if arguments.preset:
-        causal_lm = keras_hub.models.CausalLM.from_preset(
-            arguments.preset, dtype=arguments.dtype
-        )
-    else:
-        causal_lm = small_model.load_or_train(
-            arguments.small_model,
-            text_folder(arguments),
-            arguments.minutes,
-            arguments.length,
-            arguments.seed,
-            arguments.dtype,
-        )
+    """The preset that the command line asks for, or the small model."""
+    if not arguments.preset:
+        return LanguageModel(small_model.load(arguments.dtype))
+    causal_lm = keras_hub.models.CausalLM.from_preset(
+        arguments.preset, dtype=arguments.dtype
+    )
     return LanguageModel(causal_lm)
 
 
@@ -67,12 +59,13 @@ class LanguageModel:
         )
 
     def encode_some(self, text, num_tokens):
-        """int32 `[n]` of the beginning of bytes `[b]`.
+        """int32 `[n]` of bytes `[b]`: `num_tokens` or more, if there are.
 
-        Long enough for `num_tokens`, if the text is; the rest is left out,
-        since a tokenizer may be slow.
+        A tokenizer may be slow, so it gets no more than the beginning.
         """
-        return self.encode(text[: MAX_BYTES_PER_TOKEN * num_tokens].tobytes())
+        if self.preprocessor is not None:
+            text = text[: MAX_BYTES_PER_TOKEN * num_tokens]
+        return self.encode(text.tobytes())
 
     def encode(self, text):
         """int32 `[n]` of bytes of text."""

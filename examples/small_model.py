@@ -1,25 +1,33 @@
-"""A small KerasHub language model of bytes, trained here, without a download.
+"""The small KerasHub language model of the examples, and how they train one.
 
-It stands where a pretrained model would: trained with full attention, kept as
-a preset in a local folder.
+It stands where a pretrained model would: trained with full attention on the
+source of Python's standard library by pretrain.py, kept beside the examples.
+A token is a byte, so there is no tokenizer.
 """
 
-import json
+import pathlib
 
 import byte_text
 import keras
 import keras_hub
-import numpy as np
 from command_line import elapsed
 
+FOLDER = pathlib.Path(__file__).parent / "tiny_model"
 BATCH_SIZE = 2  # small batches learn most per byte read
-STEPS_PER_MINUTE = 600
-LEARNING_RATE = 6e-3
-_SETTINGS_FILE = "training.json"
+
+
+def load(dtype=None):
+    """The model that is kept beside the examples.
+
+    Args:
+        dtype: optional, to load it in.
+    """
+    preset = str(FOLDER / "preset")
+    return keras_hub.models.CausalLM.from_preset(preset, dtype=dtype)
 
 
 def build(**sizes):
-    """Any KerasHub decoder would do; a tokenizer is not needed for bytes.
+    """A new model of bytes; any other KerasHub decoder would do.
 
     Args:
         **sizes: arguments of the backbone that are not to be those of here.
@@ -39,7 +47,7 @@ def build(**sizes):
     return keras_hub.models.Qwen3CausalLM(backbone=backbone, preprocessor=None)
 
 
-def compile_for_training(causal_lm, steps, learning_rate=LEARNING_RATE):
+def compile_for_training(causal_lm, steps, learning_rate):
     """AdamW, a warm-up, a cosine, and a limit on the gradient's norm."""
     warmup_steps = max(1, min(30, steps // 5))
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -87,46 +95,3 @@ def fit(causal_lm, examples, batch_size=BATCH_SIZE):
         verbose=0,
         callbacks=[Progress()],
     )
-
-
-def load_or_train(folder, text_folder, minutes, length, seed, dtype=None):
-    """The model, trained with full attention: once for the same settings.
-
-    Args:
-        folder: path that keeps it, as a KerasHub preset.
-        text_folder: path of the text.
-        minutes: of training, roughly, on 2 CPU cores with JAX.
-        length: tokens of a sequence.
-        seed: int.
-        dtype: optional, to load it in.
-    """
-    settings = {
-        "text": str(text_folder.resolve()),
-        "minutes": minutes,
-        "length": length,
-        "seed": seed,
-    }
-    if _settings_of(folder) != settings:
-        keras.utils.set_random_seed(seed)
-        _train(text_folder, minutes, length, seed).save_to_preset(str(folder))
-        (folder / _SETTINGS_FILE).write_text(json.dumps(settings))
-    print(f"  small model of bytes: {folder}")
-    return keras_hub.models.CausalLM.from_preset(str(folder), dtype=dtype)
-
-
-def _settings_of(folder):
-    path = folder / _SETTINGS_FILE
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
-def _train(text_folder, minutes, length, seed):
-    train, _ = byte_text.read_texts(text_folder)
-    steps = max(10, round(minutes * STEPS_PER_MINUTE))
-    causal_lm = build()
-    print(f"  training {causal_lm.count_params():,} parameters, {steps} steps")
-    sequences = byte_text.cut_sequences(
-        train, steps * BATCH_SIZE, length + 1, np.random.default_rng(seed)
-    )
-    compile_for_training(causal_lm, steps)
-    fit(causal_lm, byte_text.as_examples(sequences))
-    return causal_lm

@@ -9,7 +9,7 @@ mode and window: visible keys per token, the loss on a text, the time of
 reading a prompt and of a new token, and how the text goes on. A prompt is read
 sparsely; new tokens attend to all of it.
 
-Without --preset the model is the small one of small_model.py.
+Without --preset the model is the small one of bytes in tiny_model.
 """
 
 import pathlib

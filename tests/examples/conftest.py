@@ -27,3 +27,21 @@ def text_folder(tmp_path_factory):
         ]
         (folder / f"file_{index}.py").write_text("\n".join(lines), "utf-8")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_preset(tmp_path_factory):
+    """A folder with a random model of bytes, which compiles fast."""
+    import small_model
+
+    folder = tmp_path_factory.mktemp("tiny") / "preset"
+    causal_lm = small_model.build(
+        num_layers=1,
+        num_query_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        hidden_dim=16,
+        intermediate_dim=16,
+    )
+    causal_lm.save_to_preset(str(folder))
+    return folder

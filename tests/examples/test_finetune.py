@@ -12,12 +12,12 @@ from example_runs import table_rows
 NAME = "finetune"
 
 
-def options_of(text_folder, folder):
+@pytest.fixture
+def options(text_folder, tiny_preset):
     return (
-        *("--text", text_folder, "--length", "32", "--window", "6"),
+        *("--preset", tiny_preset, "--text", text_folder),
+        *("--length", "32", "--window", "6", "--rank", "2"),
         *("--steps", "4", "--sequences", "2", "--max-new-tokens", "8"),
-        *("--small-model", folder / "small_model", "--minutes", "0.01"),
-        *("--rank", "2"),
     )
 
 
@@ -33,19 +33,18 @@ def check_output(folder, printed, **pattern):
     assert {**saved, **pattern, "decode": "window"} == saved
 
 
-# One test, so that the small model is trained once.
-def test_tunes_the_small_model_and_a_preset(text_folder, tmp_path):
-    options = options_of(text_folder, tmp_path)
-    output = tmp_path / "lora"
-    printed = run_to_the_end(NAME, *options, "--output", output)
-    check_output(output, printed, mode="small_world", merge="gate")
+def test_tunes_lora_weights_and_gates(options, tmp_path):
+    printed = run_to_the_end(NAME, *options, "--output", tmp_path)
+    check_output(tmp_path, printed, mode="small_world", merge="gate")
 
-    output = tmp_path / "gates"
-    preset = ("--preset", tmp_path / "small_model", "--only-gates")
-    printed = run_to_the_end(NAME, *options, *preset, "--output", output)
-    check_output(output, printed, mode="small_world", merge="gate")
-    # Three layers; a kernel of 128 features and a bias, for 2 gates of 4 heads.
-    assert f"Fine-tuning {3 * (128 + 1) * 2 * 4:,} parameters" in printed
+
+def test_tunes_gates_alone(options, tmp_path):
+    printed = run_to_the_end(
+        NAME, *options, "--only-gates", "--output", tmp_path
+    )
+    check_output(tmp_path, printed, mode="small_world", merge="gate")
+    # A kernel of 16 features and a bias, for 2 gates of 2 heads.
+    assert f"Fine-tuning {(16 + 1) * 2 * 2:,} parameters" in printed
 
 
 @pytest.mark.slow
@@ -57,15 +56,13 @@ def test_tunes_the_small_model_and_a_preset(text_folder, tmp_path):
         {"mode": "small_world", "merge": "softmax"},
     ],
 )
-def test_tunes_other_attentions(text_folder, tmp_path, pattern):
-    options = options_of(text_folder, tmp_path)
+def test_tunes_other_attentions(options, tmp_path, pattern):
     chosen = [word for k, v in pattern.items() for word in (f"--{k}", v)]
     printed = run_to_the_end(NAME, *options, *chosen, "--output", tmp_path)
     check_output(tmp_path, printed, **pattern)
 
 
-def test_missing_gates_are_explained(text_folder, tmp_path):
-    options = options_of(text_folder, tmp_path)
+def test_missing_gates_are_explained(options):
     done = run_example(NAME, *options, "--only-gates", "--mode", "stochastic")
     assert done.returncode != 0
     assert "--only-gates expects gates" in done.stderr

@@ -1,6 +1,9 @@
 """Text becomes tokens, each is predicted once, and the loss is the mean."""
 
+import argparse
+
 import keras_hub
+import language_model
 import numpy as np
 import pytest
 from keras import ops
@@ -70,8 +73,27 @@ def model(request):
     return request.getfixturevalue(request.param)
 
 
+def load(preset):
+    return language_model.load(argparse.Namespace(preset=preset, dtype=None))
+
+
+def test_a_preset_or_the_small_model_is_loaded(tiny_preset):
+    num_layers = [
+        load(preset).causal_lm.backbone.num_layers
+        for preset in (str(tiny_preset), None)
+    ]
+    assert num_layers == [1, 6]
+
+
 def test_text_comes_back(model):
     assert model.decode(model.encode(TEXT)) == TEXT.decode()
+
+
+def test_no_more_is_encoded_than_needed(with_preprocessor, of_bytes):
+    text = np.frombuffer(TEXT * 10, "uint8")
+    # A tokenizer may be slow.
+    assert 4 <= len(with_preprocessor.encode_some(text, 4)) < len(text) // 4
+    assert len(of_bytes.encode_some(text, 4)) == len(text)
 
 
 def test_merged_tokens_are_fewer(with_preprocessor):

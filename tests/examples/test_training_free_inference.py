@@ -1,11 +1,11 @@
-"""The training-free example measures every attention and keeps its model."""
+"""The training-free example measures every attention."""
 
 import math
 
+import pytest
 from example_runs import numbers_in
 from example_runs import run_example
 from example_runs import run_to_the_end
-from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 NAME = "training_free_inference"
@@ -18,35 +18,34 @@ SPARSE = (
 )
 
 
-def options_of(text_folder, folder):
+@pytest.fixture
+def options(text_folder, tiny_preset):
     return (
-        *("--text", text_folder, "--small-model", folder / "small_model"),
-        *("--minutes", "0.01", "--length", "32", "--windows", "6"),
-        *("--sequences", "2", "--max-new-tokens", "8", "--runs", "1"),
+        *("--preset", tiny_preset, "--text", text_folder),
+        *("--length", "32", "--windows", "6", "--sequences", "2"),
+        *("--max-new-tokens", "8", "--runs", "1"),
     )
 
 
-@slow_where_compiled
-# One test, so that the small model is trained once.
-def test_measures_every_attention_and_trains_once(text_folder, tmp_path):
-    options = options_of(text_folder, tmp_path)
-    output = tmp_path / "all_modes"
-    printed = run_to_the_end(NAME, *options, "--output", output)
-    assert "  training" in printed
-    check_table(output / "table.md", SPARSE)
-    samples = (output / "samples.txt").read_text("utf-8")
+def test_measures_every_attention(options, tmp_path):
+    run_to_the_end(NAME, *options, "--output", tmp_path)
+    check_table(tmp_path / "table.md", SPARSE)
+    samples = (tmp_path / "samples.txt").read_text("utf-8")
     assert samples.count("--- ") == 2 + len(SPARSE)
 
-    output = tmp_path / "prompt"
-    printed = run_to_the_end(
+
+def test_measures_a_prompt(options, tmp_path):
+    prompt = "def window_12(token):\n    return token + 12\n"
+    run_to_the_end(
         NAME,
         *options,
-        *("--modes", "sliding_window", "--output", output),
-        *("--prompt", "def window_12(token):\n    return token + 12\n"),
+        *("--modes", "sliding_window", "--output", tmp_path),
+        *("--prompt", prompt),
     )
-    assert "  training" not in printed
-    check_table(output / "table.md", ["sliding_window"])
+    check_table(tmp_path / "table.md", ["sliding_window"])
 
+
+def test_too_many_new_tokens_are_explained(options):
     done = run_example(NAME, *options, "--max-new-tokens", "32")
     assert done.returncode != 0
     assert "--max-new-tokens is expected" in done.stderr
