@@ -38,7 +38,7 @@ def parse_arguments():
     add(
         "--permutations",
         type=int,
-        default=1,
+        default=3,
         help="draws per random attention; from 2 on the spread is told",
     )
     add(
@@ -199,14 +199,16 @@ def measure(model, name, budget, examples, gates=()):
         gates: the weights of each gate, if they were trained.
     """
     options = options_at(name, budget, arguments.length)
-    losses = []
     # The same permutations for all attentions.
-    for draw in range(arguments.permutations if is_random(options) else 1):
-        seed = 1000 * arguments.seed + draw
-        with swap_attention(model, options, seed) as swap:
-            for gate, weights in zip(swap.gates, gates):
-                gate.set_weights(weights)
-            model.compile(arguments.seed)
+    num_draws = arguments.permutations if is_random(options) else 1
+    seeds = [1000 * arguments.seed + draw for draw in range(num_draws)]
+    with swap_attention(model, options, seeds[0]) as swap:
+        for gate, weights in zip(swap.gates, gates):
+            gate.set_weights(weights)
+        model.compile(arguments.seed)
+        losses = []
+        for seed in seeds:
+            swap.reseed(seed)
             losses.append(model.loss(examples, EVALUATION_BATCH_SIZE))
     keys = visible_keys(arguments.length, **options)
     return Result(name, budget, options, keys, losses)
