@@ -23,6 +23,10 @@ def _sliding_window(budget, length, **added):
     return _closest(budget, length, {"mode": "sliding_window"}) | added
 
 
+def _half_window(budget, length):
+    return _sliding_window(budget / 2, length)
+
+
 def _stochastic(budget, length, neighborhood="window", **added):
     options = {"mode": "stochastic", "neighborhood": neighborhood}
     return _closest(budget, length, options) | added
@@ -123,6 +127,11 @@ ATTENTIONS = {
         _with(_sliding_window, merge="gate"),
         ("#56B4E9", "p", "-"),
         gated=True,
+    ),
+    "half_window": Attention(
+        "half of the nearest keys: the local path of small_world, alone",
+        _half_window,
+        ("#0072B2", ".", ":"),
     ),
     "two_windows": Attention(
         "small_world without the random order: two sliding windows, gated",

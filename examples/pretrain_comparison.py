@@ -40,6 +40,7 @@ DEFAULT = (
     "small_world_block",
     "block_routed",
     "gated_window",
+    "half_window",
     "two_windows",
     "small_world_per_head",
 )

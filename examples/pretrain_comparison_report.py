@@ -13,6 +13,8 @@ QUESTIONS = (
     ("small_world", "sliding_window", "Do random orders help a window?"),
     ("small_world", "gated_window", "Or is it the gate?"),
     ("small_world", "two_windows", "Or the second path?"),
+    ("small_world", "half_window", "Or the narrower window?"),
+    ("half_window", "sliding_window", "Does a narrow window learn sooner?"),
     ("small_world", "full", "How near is the small world to full attention?"),
     ("stochastic", "sliding_window", "Can random orders stand alone?"),
     ("stochastic_block", "stochastic", "Blocks or windows of a random order?"),
