@@ -93,19 +93,35 @@ class LanguageModel:
 
         A token is a target once at most: their losses are the text's.
         """
+        num_new = self._num_new(tokens, length)
+        starts = range(0, len(tokens) - num_new + 1, length)
+        return self._examples_at(tokens, starts, num_new)
+
+    def spread(self, tokens, num_sequences, length):
+        """Inputs and targets `[N, n]`, evenly from all of a text.
+
+        As many as asked for, or as fit: a token is a target once at most.
+        """
+        num_new = self._num_new(tokens, length)
+        most = (len(tokens) - num_new) // length + 1
+        starts = np.linspace(
+            0, len(tokens) - num_new, min(num_sequences, most), dtype=int
+        )
+        return self._examples_at(tokens, starts, num_new)
+
+    def _num_new(self, tokens, length):
+        """The tokens of text in a sequence and its targets."""
         num_new = length + 1 - len(self.start_tokens)
         if len(tokens) < num_new:
             raise SystemExit(
                 f"The text is expected to have at least {num_new} tokens. "
                 f"Received: {len(tokens)} tokens"
             )
-        sequences = np.stack(
-            [
-                tokens[first : first + num_new]
-                for first in range(0, len(tokens) - num_new + 1, length)
-            ]
-        )
-        return self._as_examples(sequences)
+        return num_new
+
+    def _examples_at(self, tokens, starts, num_new):
+        sequences = [tokens[start : start + num_new] for start in starts]
+        return self._as_examples(np.stack(sequences))
 
     def draw(self, tokens, num_sequences, length, rng):
         """Inputs and targets `[N, n]` from random places of a text."""

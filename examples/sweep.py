@@ -168,12 +168,14 @@ def list_points():
 
 
 def read_documents(model):
-    """int32 `[N, n + 1]`: held-out tokens, of which each is predicted once."""
+    """int32 `[N, n + 1]` from all of the held-out text."""
     folder = language_model.text_folder(arguments)
     _, held_out = byte_text.read_texts(folder)
     num_tokens = arguments.sequences * arguments.length + 1
-    tokens = model.encode_some(held_out, num_tokens)[:num_tokens]
-    inputs, targets = model.cut(tokens, arguments.length)
+    tokens = model.encode_some(held_out, num_tokens)
+    inputs, targets = model.spread(
+        tokens, arguments.sequences, arguments.length
+    )
     return np.concatenate([inputs["token_ids"][:, :1], targets], axis=1)
 
 

@@ -112,6 +112,15 @@ def test_every_token_is_a_target_once(model):
     assert len(tokens) - first - targets.size < LENGTH
 
 
+@pytest.mark.parametrize("num_sequences, expected", [(3, 3), (99, 5)])
+def test_sequences_are_spread_over_the_text(of_bytes, num_sequences, expected):
+    tokens = np.arange(5 * LENGTH + 4)
+    inputs, targets = of_bytes.spread(tokens, num_sequences, LENGTH)
+    assert len(targets) == expected
+    assert inputs["token_ids"][0, 0] == 0 and targets[-1, -1] == tokens[-1]
+    assert len(np.unique(targets)) == targets.size
+
+
 def test_sequences_begin_with_the_start_token(with_preprocessor):
     start = with_preprocessor.preprocessor.tokenizer.start_token_id
     tokens = with_preprocessor.encode(TEXT)

@@ -118,7 +118,7 @@ def check_against_evaluation(losses, preset, text_folder):
     """With a new swap, and documents that are cut here."""
     causal_lm = keras_hub.models.CausalLM.from_preset(str(preset))
     _, text = byte_text.read_texts(text_folder)
-    starts = range(0, SEQUENCES * LENGTH, LENGTH)
+    starts = np.linspace(0, len(text) - LENGTH - 1, SEQUENCES, dtype=int)
     documents = [text[i : i + LENGTH + 1].astype("int32") for i in starts]
     options = options_at("stochastic", BUDGET, LENGTH)
     with hub.swap_attention(causal_lm, **options, seed=1):
