@@ -62,7 +62,16 @@ def add_model_arguments(parser):
 
 def parse(parser):
     """The arguments; Keras may be imported afterwards."""
-    arguments = parser.parse_args()
+    return _choose_backend(parser.parse_args())
+
+
+def parse_known(parser):
+    """The same, and the words that the parser does not know."""
+    arguments, others = parser.parse_known_args()
+    return _choose_backend(arguments), others
+
+
+def _choose_backend(arguments):
     os.environ["KERAS_BACKEND"] = arguments.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return arguments

@@ -79,17 +79,11 @@ def parse_arguments():
         type=pathlib.Path,
         default=pathlib.Path("results/pretrain_comparison"),
     )
-    arguments, arguments.handed_on = parse_known(parser)
+    arguments, arguments.handed_on = command_line.parse_known(parser)
     if arguments.length is None:
         arguments.length = SIZES[arguments.size].training["length"]
     check(parser, arguments)
     return arguments
-
-
-def parse_known(parser):
-    arguments, others = parser.parse_known_args()
-    os.environ["KERAS_BACKEND"] = arguments.backend
-    return arguments, others
 
 
 def check(parser, arguments):
