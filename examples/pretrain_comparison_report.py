@@ -173,7 +173,8 @@ def tabulate_gates(results):
     layers = max(len(value) for value in gates.values())
     lines = [
         "Gates after training, random / local: means over held-out tokens, "
-        "heads and seeds, by layer. They started at 0.50.",
+        "heads and seeds, by layer. They start at 0.50, if --gate-bias does "
+        "not say else.",
         "",
         "| attention | " + " | ".join(map(str, range(layers))) + " | mean |",
         "|---|" + "---:|" * (layers + 1),
