@@ -7,6 +7,7 @@ import pytest
 from example_runs import numbers_in
 from example_runs import run_example
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 NAME = "finetune"
@@ -38,6 +39,7 @@ def test_tunes_lora_weights_and_gates(options, tmp_path):
     check_output(tmp_path, printed, mode="small_world", merge="gate")
 
 
+@slow_where_compiled
 def test_tunes_gates_alone(options, tmp_path):
     printed = run_to_the_end(
         NAME, *options, "--only-gates", "--output", tmp_path

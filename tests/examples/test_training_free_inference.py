@@ -6,6 +6,7 @@ import pytest
 from example_runs import numbers_in
 from example_runs import run_example
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 NAME = "training_free_inference"
@@ -27,6 +28,7 @@ def options(text_folder, tiny_preset):
     )
 
 
+@slow_where_compiled
 def test_measures_every_attention(options, tmp_path):
     run_to_the_end(NAME, *options, "--output", tmp_path)
     check_table(tmp_path / "table.md", SPARSE)
@@ -45,6 +47,7 @@ def test_measures_a_prompt(options, tmp_path):
     check_table(tmp_path / "table.md", ["sliding_window"])
 
 
+@slow_where_compiled
 def test_too_many_new_tokens_are_explained(options):
     done = run_example(NAME, *options, "--max-new-tokens", "32")
     assert done.returncode != 0
