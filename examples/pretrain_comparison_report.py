@@ -1,9 +1,9 @@
 """What training through each attention gave: tables, verdicts and a plot."""
 
 import csv
-import importlib.util
 
 import numpy as np
+import reports
 from attentions import ATTENTIONS
 from attentions import describe
 from visible_keys import visible_keys
@@ -81,11 +81,12 @@ def write(arguments, runs):
             tabulate_seeds(results),
         ]
     )
-    paths = [arguments.output / name for name in ("table.md", "runs.csv")]
-    paths[0].write_text(text + "\n", encoding="utf-8")
+    paths = [
+        reports.write_table(arguments.output, text),
+        arguments.output / "runs.csv",
+    ]
     write_all(results, paths[1])
-    print(f"\n{text}\n")
-    if importlib.util.find_spec("matplotlib") is not None:
+    if reports.can_plot():
         paths.append(arguments.output / "loss_by_attention.png")
         plot(results, paths[-1])
     return paths
@@ -226,12 +227,7 @@ def write_all(results, path):
 
 def plot(results, path):
     """Every seed as a point, with the mean, for both measures."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, sharey=True, figsize=(9.6, 4.2))
+    figure, panels = reports.make_axes(len(_MEASURES), width=9.6)
     names = list(results.options)
     for axes, (title, measure) in zip(panels, _MEASURES.items()):
         for row, name in enumerate(names):
@@ -246,9 +242,10 @@ def plot(results, path):
             axes.axvline(mean, color="black", linestyle="--", linewidth=0.8)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("held-out loss (nats per token)")
+        is_first = axes is panels[0]
+        axes.set_yticks(
+            range(len(names)), names if is_first else [""] * len(names)
+        )
+        axes.invert_yaxis()
         axes.grid(alpha=0.3)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    reports.save(figure, path)

@@ -1,4 +1,4 @@
-"""What the reports of recall.py and sweep.py share: spreads, tables, plots."""
+"""What the reports of several examples share: spreads, tables, plots."""
 
 import importlib.util
 
