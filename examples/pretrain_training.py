@@ -52,9 +52,9 @@ class Training:
 
     def __init__(self, model, gates, batches, held_out, plan, checkpoints):
         self.model = model
-        self.gate_meter = gates and pretrain_gates.GateMeter(
-            model.backbone, gates
-        )
+        self.gate_meter = None
+        if gates:
+            self.gate_meter = pretrain_gates.GateMeter(model.backbone, gates)
         self.batches = batches
         self.held_out = held_out
         self.plan = plan
@@ -138,7 +138,7 @@ class Training:
 
     def measure_gates(self):
         """Mean gates of the paths of each layer that has any."""
-        if not self.gate_meter:
+        if self.gate_meter is None:
             return []
         batch = keras.tree.map_structure(
             lambda x: x[: self.plan.batch_size], self.held_out[0]
