@@ -8,8 +8,8 @@ first.
 """
 
 import dataclasses
-import functools
 import typing
+from functools import partial
 
 MOBA_TOP_K = 3
 _RANDOM = ("stochastic", "small_world")
@@ -82,10 +82,6 @@ class Attention:
     gated: bool = False
 
 
-def _with(options_at, **added):
-    return functools.partial(options_at, **added)
-
-
 ATTENTIONS = {
     "full": Attention("the model's own", _full, ("black", "*", "--")),
     "sliding_window": Attention(
@@ -96,7 +92,7 @@ ATTENTIONS = {
     ),
     "stochastic_block": Attention(
         "blocks of a random order",
-        _with(_stochastic, neighborhood="block"),
+        partial(_stochastic, neighborhood="block"),
         ("#D55E00", "x", ":"),
     ),
     "small_world": Attention(
@@ -107,13 +103,13 @@ ATTENTIONS = {
     ),
     "small_world_block": Attention(
         "small_world with blocks of a random order",
-        _with(_small_world, neighborhood="block"),
+        partial(_small_world, neighborhood="block"),
         ("#CC79A7", "+", ":"),
         gated=True,
     ),
     "small_world_softmax": Attention(
         "both kinds of keys in one softmax, without gates",
-        _with(_small_world, merge="softmax"),
+        partial(_small_world, merge="softmax"),
         ("#009E73", "^", "-"),
     ),
     "block_routed": Attention(
@@ -124,7 +120,7 @@ ATTENTIONS = {
     # Controls: what is it that helps?
     "gated_window": Attention(
         "sliding_window with a gate",
-        _with(_sliding_window, merge="gate"),
+        partial(_sliding_window, merge="gate"),
         ("#56B4E9", "p", "-"),
         gated=True,
     ),
@@ -135,24 +131,24 @@ ATTENTIONS = {
     ),
     "two_windows": Attention(
         "small_world without the random order: two sliding windows, gated",
-        _with(_small_world, order="identity"),
+        partial(_small_world, order="identity"),
         ("#56B4E9", "h", "--"),
         gated=True,
     ),
     "stochastic_per_head": Attention(
         "stochastic with an order for each key/value head",
-        _with(_stochastic, permute="head"),
+        partial(_stochastic, permute="head"),
         ("#D55E00", "1", "-."),
     ),
     "small_world_per_head": Attention(
         "small_world with an order for each key/value head",
-        _with(_small_world, permute="head"),
+        partial(_small_world, permute="head"),
         ("#CC79A7", "2", "--"),
         gated=True,
     ),
     "small_world_fixed": Attention(
         "small_world with one order for the whole training",
-        _with(_small_world, resample="never"),
+        partial(_small_world, resample="never"),
         ("#CC79A7", "3", "-"),
         gated=True,
     ),

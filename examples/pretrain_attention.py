@@ -109,22 +109,22 @@ def fill_in_defaults(arguments, window_size):
     fill_in("resample", "training")
     fill_in("top_k", 3)
     fill_in("block_size", -(-window_size // (arguments.top_k or 1)))
-    if any(gated_paths(arguments, mode) for mode in arguments.attention):
+    if _has_gates(arguments):
         fill_in("gate_bias", [0.0, 0.0])
 
 
 def why_not(arguments):
     """What is wrong with the arguments in a sentence, or `None`."""
-    modes = arguments.attention
-    for name, (_, its_modes) in _OPTIONS.items():
+    for name, (_, modes) in _OPTIONS.items():
         value = getattr(arguments, name)
         if value is not None and not _has_any(arguments, name):
-            expected = f"--attention {' or '.join(its_modes)}"
-            return _expects(name, expected, value)
-    if arguments.merge == "softmax" and "small_world" not in modes:
+            return _expects(name, f"--attention {' or '.join(modes)}", value)
+    if (
+        arguments.merge == "softmax"
+        and "small_world" not in arguments.attention
+    ):
         return _expects("merge", "--attention small_world", "softmax")
-    has_gates = any(gated_paths(arguments, mode) for mode in modes)
-    if arguments.gate_bias is not None and not has_gates:
+    if arguments.gate_bias is not None and not _has_gates(arguments):
         expected = "--attention small_world --merge gate"
         return _expects("gate_bias", expected, arguments.gate_bias)
     return None
@@ -133,6 +133,10 @@ def why_not(arguments):
 def _has_any(arguments, name):
     _, modes = _OPTIONS[name]
     return any(mode in modes for mode in arguments.attention)
+
+
+def _has_gates(arguments):
+    return any(gated_paths(arguments, mode) for mode in arguments.attention)
 
 
 def _expects(name, expected, value):

@@ -94,28 +94,36 @@ def write(arguments, runs):
 
 def tabulate(results):
     some = results.of(next(iter(results.options)))[0]
-    lines = [
+    heading = (
         f"Trained from scratch, {some['steps']:,} steps, {some['tokens']:,} "
         f"tokens. Loss in nats per token over {some['held_out_tokens']:,} "
         "held-out tokens, and over those of them in the last quarter of the "
         "context. Mean ± standard deviation over seeds "
         f"{results.seeds}; differences from full attention are taken seed by "
-        "seed.",
-        "",
-        "| attention | windows | visible keys per token | loss | above full | "
-        "last quarter | above full | parameters | s of training |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "seed."
+    )
+    columns = ["attention", "windows", "visible keys per token"]
+    for what in ("loss", "last quarter"):
+        columns += [what, "above full"]
+    columns += ["parameters", "s of training"]
+    rows = [row_of(results, name) for name in results.options]
+    return f"{heading}\n\n{reports.tabulate(columns, rows)}"
+
+
+def row_of(results, name):
+    """The cells of an attention."""
+    cells = [
+        name,
+        describe(results.options[name]),
+        f"{results.visible_keys[name]:.1f}",
     ]
-    for name, options in results.options.items():
-        cells = [name, describe(options), f"{results.visible_keys[name]:.1f}"]
-        for measure in _MEASURES.values():
-            cells += cells_of(results, name, measure)
-        cells += [
-            f"{results.of(name)[0]['parameters']:,}",
-            f"{results.seconds(name):.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    for measure in _MEASURES.values():
+        cells += cells_of(results, name, measure)
+    return [
+        *cells,
+        f"{results.of(name)[0]['parameters']:,}",
+        f"{results.seconds(name):.0f}",
+    ]
 
 
 def cells_of(results, name, measure):
