@@ -16,7 +16,7 @@ from keras_sa.layers import StochasticAttention
 
 
 def __getattr__(name):
-    # Imports KerasHub: only when it is asked for.
-    if name == "hub":
-        return importlib.import_module("keras_sa.hub")
+    # They import KerasHub and scipy: only when they are asked for.
+    if name in ("hub", "analysis"):
+        return importlib.import_module(f"keras_sa.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,14 @@ import keras_sa
 import keras_sa.ops
 
 ROOT = pathlib.Path(keras_sa.__file__).parent
-OPTIONAL = ("keras_hub", "matplotlib", "lm_eval")
+OPTIONAL = (
+    "keras_hub",
+    "lm_eval",
+    "matplotlib",
+    "networkx",
+    "pyarrow",
+    "scipy",
+)
 
 
 def module_names():

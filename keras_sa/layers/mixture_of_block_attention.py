@@ -6,6 +6,7 @@ from keras_sa import ops as sa_ops
 from keras_sa.layers.projected_attention import ProjectedAttention
 from keras_sa.ops import _validation
 from keras_sa.ops import patterns
+from keras_sa.ops.block_routed_attention import route_to_blocks
 from keras_sa.ops.block_routed_attention import routed_blocks
 
 
@@ -105,6 +106,23 @@ class MixtureOfBlockAttention(ProjectedAttention):
         return patterns.block_routed_mask(
             routes, self.block_size, padding_mask, causal
         )
+
+    def attention_pattern(self, causal=False, inputs=None):
+        if inputs is None or inputs.shape[0] != 1:
+            raise ValueError(
+                f"Layer {self.name!r} lets its queries choose whom they see. "
+                "`inputs` is expected to be one sequence `[1, n, F]` that the "
+                "layer is called on. Received: inputs="
+                + ("None" if inputs is None else f"of shape {inputs.shape}")
+            )
+        blocks = route_to_blocks(
+            self._query_dense(inputs),
+            self._key_dense(inputs),
+            block_size=self.block_size,
+            top_k=self.top_k,
+            causal=causal,
+        )
+        return patterns.BlockRouted(self.block_size, blocks[0], causal=causal)
 
     def visible_keys_per_token(self, length, causal=False):
         """The mean number of keys a token sees in a sequence of `length`."""

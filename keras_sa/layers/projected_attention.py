@@ -115,6 +115,17 @@ class ProjectedAttention(keras.layers.Layer):
         """Who sees whom, padding aside: broadcasts to `[B, H, n, n]`."""
         raise NotImplementedError
 
+    def attention_pattern(self, causal=False, inputs=None):
+        """Who sees whom at inference, as an object of `keras_sa.ops.patterns`.
+
+        Args:
+            causal: whether a token sees no later token, as the layer's call
+                with `use_causal_mask`.
+            inputs: `[1, n, F]`: what the layer is called on. Only a pattern
+                that depends on the tokens needs it.
+        """
+        raise NotImplementedError
+
     def _draw(self, training):
         """Draws what is random in one call."""
         if not (training and self.dropout):

@@ -96,6 +96,9 @@ class SlidingWindowAttention(ProjectedAttention):
         length = keras.ops.shape(query)[1]
         return patterns.sliding_window_mask(length, self.window_size, causal)
 
+    def attention_pattern(self, causal=False, inputs=None):
+        return patterns.SlidingWindow(self.window_size, causal=causal)
+
     def visible_keys_per_token(self, length, causal=False):
         """The mean number of keys a token sees in a sequence of `length`."""
         return patterns.visible_keys_per_token(

@@ -176,6 +176,13 @@ class SmallWorldAttention(StochasticAttention):
             sa_ops.gated_sum(scores, score_gates),
         )
 
+    def attention_pattern(self, causal=False, inputs=None):
+        return patterns.SmallWorld(
+            **self._pattern_options(),
+            local_window_size=self.local_window_size,
+            causal=causal,
+        )
+
     def visible_keys_per_token(self, length, causal=False):
         """The mean number of keys a token sees in a sequence of `length`.
 

@@ -184,6 +184,18 @@ class StochasticAttention(ProjectedAttention):
             return ops.repeat(mask, group, axis=1)
         return mask[:, None] if len(mask.shape) == 3 else mask[None, None]
 
+    def attention_pattern(self, causal=False, inputs=None):
+        return patterns.Stochastic(**self._pattern_options(), causal=causal)
+
+    def _pattern_options(self):
+        per_head = self.permute == "head"
+        return {
+            "window_size": self.window_size,
+            "seed": self.seed,
+            "neighborhood": self.neighborhood,
+            "num_permutations": self.num_key_value_heads if per_head else None,
+        }
+
     def visible_keys_per_token(self, length, causal=False):
         """The mean number of keys a token sees in a sequence of `length`."""
         return patterns.visible_keys_per_token(

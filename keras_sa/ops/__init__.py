@@ -1,6 +1,7 @@
 """Functional ops: attention in `keras.ops`, with no layer around it."""
 
 from keras_sa.ops.block_routed_attention import block_routed_attention
+from keras_sa.ops.block_routed_attention import route_to_blocks
 from keras_sa.ops.dense_attention import dense_attention
 from keras_sa.ops.merging import gated_sum
 from keras_sa.ops.merging import merge_attention

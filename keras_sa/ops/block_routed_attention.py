@@ -157,30 +157,75 @@ def block_routed_attention(
     return output, lse
 
 
-def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
-    """Boolean `[B, n, H, c]`: the blocks each query reads, its own included.
+def route_to_blocks(
+    query, key, *, block_size, top_k, causal=False, padding_mask=None
+):
+    """The blocks that each query of `block_routed_attention` reads.
 
-    Args: as in `block_routed_attention`.
+    Args:
+        query: `[B, n, H, D]`.
+        key: `[B, n, K, D]`; `K` divides `H`.
+        block_size, top_k, causal, padding_mask: as in
+            `block_routed_attention`.
+
+    Returns:
+        int32 `[B, n, H, top_k]`: the own block, then the others, best first;
+        -1 where there are no more to choose.
+
+    Raises:
+        ValueError: if a shape, dtype or argument is not as above.
+
+    Example:
+
+    >>> import keras
+    >>> x = keras.random.normal((2, 100, 4, 16), seed=0)
+    >>> keras_sa.ops.route_to_blocks(x, x, block_size=16, top_k=3).shape
+    (2, 100, 4, 3)
+
+    Reference:
+        MoBA, https://arxiv.org/abs/2502.13189
     """
+    block_size = _validation.check_positive_int("block_size", block_size)
+    top_k = _validation.check_positive_int("top_k", top_k)
+    query, key = (ops.convert_to_tensor(x) for x in (query, key))
+    _validation.check_qkv(query, key, key)
+    padding_mask = _validation.check_padding_mask(
+        padding_mask, *query.shape[:2]
+    )
     slots = _Slots(key, block_size, padding_mask)
     num_heads, num_kv_heads = query.shape[2], key.shape[2]
     group = num_heads // num_kv_heads
-    own = ops.one_hot(slots.own_block(), slots.num_blocks)  # [n, c]
-    reads = ops.broadcast_to(
-        own[None, :, None, :] > 0, slots.shape(group, slots.num_blocks)
-    )
+    blocks = ops.broadcast_to(
+        slots.own_block()[None, :, None, None], slots.shape(group, 1)
+    )  # [N, n, G, 1]
     if top_k > 1:
         rows = (slots.heads(query), slots.heads(key))
         chosen, is_choice = _choose_blocks(*rows, slots, group, top_k, causal)
-        hits = ops.one_hot(
-            ops.where(is_choice, chosen, -1), slots.num_blocks
-        )  # [N, n, G, r, c]
-        reads = ops.logical_or(reads, ops.any(hits > 0, axis=3))
-    reads = ops.reshape(
-        ops.cast(reads, "float32"), slots.shape(group * slots.num_blocks)
+        chosen = ops.where(is_choice, chosen, -1)
+        blocks = ops.concatenate([blocks, chosen], axis=-1)
+    # Floats, which hold any number of blocks: rows of features are gathered.
+    blocks = ops.reshape(
+        ops.cast(blocks, "float32"), slots.shape(group * top_k)
     )
-    shape = (-1, slots.length, num_heads, slots.num_blocks)
-    return ops.reshape(slots.restore(reads), shape) > 0
+    shape = (-1, slots.length, num_heads, top_k)
+    return ops.cast(ops.reshape(slots.restore(blocks), shape), "int32")
+
+
+def routed_blocks(query, key, *, block_size, top_k, causal, padding_mask=None):
+    """Boolean `[B, n, H, c]`: the blocks each query reads, its own included.
+
+    Args: as in `route_to_blocks`.
+    """
+    blocks = route_to_blocks(
+        query,
+        key,
+        block_size=block_size,
+        top_k=top_k,
+        causal=causal,
+        padding_mask=padding_mask,
+    )
+    num_blocks = (ops.shape(key)[1] + block_size - 1) // block_size
+    return ops.any(ops.one_hot(blocks, num_blocks) > 0, axis=3)
 
 
 class _Slots:

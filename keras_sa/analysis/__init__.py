@@ -1,0 +1,5 @@
+"""Analysis of the attention graph; needs `pip install keras_sa[analysis]`."""
+
+from keras_sa.analysis.graphs import attention_graph
+from keras_sa.analysis.graphs import attention_graphs
+from keras_sa.analysis.sources import as_patterns

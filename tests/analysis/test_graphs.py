@@ -1,0 +1,224 @@
+"""The graph of every pattern is the mask of the op it describes."""
+
+import numpy as np
+import pytest
+from keras import ops
+from keras import random
+
+import keras_sa
+from keras_sa import analysis
+from keras_sa.ops import patterns
+
+LENGTHS = (1, 2, 25)
+
+
+def routed(length, causal):
+    query = random.normal((1, length, 4, 8), seed=1)
+    key = random.normal((1, length, 2, 8), seed=2)
+    blocks = keras_sa.ops.route_to_blocks(
+        query, key, block_size=6, top_k=3, causal=causal
+    )
+    return patterns.BlockRouted(6, blocks[0], causal=causal)
+
+
+PATTERNS = {
+    "full": lambda n, causal: patterns.Full(causal=causal),
+    "sliding_window": lambda n, causal: patterns.SlidingWindow(
+        6, causal=causal
+    ),
+    "stochastic": lambda n, causal: patterns.Stochastic(
+        6, seed=3, causal=causal
+    ),
+    "stochastic_block": lambda n, causal: patterns.Stochastic(
+        6, seed=3, neighborhood="block", causal=causal
+    ),
+    "stochastic_heads": lambda n, causal: patterns.Stochastic(
+        6, seed=3, num_permutations=3, causal=causal
+    ),
+    "identity": lambda n, causal: patterns.Stochastic(
+        6, order="identity", causal=causal
+    ),
+    "small_world": lambda n, causal: patterns.SmallWorld(
+        5, seed=3, local_window_size=4, causal=causal
+    ),
+    "small_world_block": lambda n, causal: patterns.SmallWorld(
+        5, seed=3, neighborhood="block", num_permutations=2, causal=causal
+    ),
+    "block_routed": routed,
+}
+parametrize_causal = pytest.mark.parametrize("causal", [False, True])
+
+
+def dense(graph):
+    graph.check_format()
+    return graph.toarray()
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@parametrize_causal
+@pytest.mark.parametrize("name", PATTERNS)
+def test_graph_is_the_mask_of_the_pattern(name, causal, length):
+    pattern = PATTERNS[name](length, causal)
+    graph = analysis.attention_graph(pattern, length)
+    mask = ops.convert_to_numpy(pattern.mask(length))
+    np.testing.assert_array_equal(dense(graph), mask)
+    assert graph.diagonal().all()
+
+
+LAYERS = {
+    "sliding_window": lambda: keras_sa.SlidingWindowAttention(4, 8, 5),
+    "stochastic": lambda: keras_sa.StochasticAttention(4, 8, 5, seed=7),
+    "stochastic_seed": lambda: keras_sa.StochasticAttention(
+        4, 8, 5, neighborhood="block", seed=2**32 - 1
+    ),
+    "stochastic_heads": lambda: keras_sa.StochasticAttention(
+        4, 8, 5, num_key_value_heads=2, permute="head", seed=7
+    ),
+    "small_world": lambda: keras_sa.SmallWorldAttention(
+        4, 8, 5, local_window_size=3, seed=7
+    ),
+    "small_world_softmax": lambda: keras_sa.SmallWorldAttention(
+        4, 8, 5, merge="softmax", permute="head", seed=7
+    ),
+    "block_routed": lambda: keras_sa.MixtureOfBlockAttention(
+        4, 8, 5, 3, num_key_value_heads=2
+    ),
+}
+
+
+@parametrize_causal
+@pytest.mark.parametrize("name", LAYERS)
+def test_graph_of_a_layer_is_who_has_a_score(name, causal):
+    layer, length = LAYERS[name](), 33
+    inputs = random.normal((1, length, 16), seed=0)
+    _, scores = layer(
+        inputs, inputs, return_attention_scores=True, use_causal_mask=causal
+    )
+    scores = ops.convert_to_numpy(scores)
+    pattern = layer.attention_pattern(causal, inputs)
+    graph = analysis.attention_graph(pattern, length)
+    np.testing.assert_array_equal(dense(graph), (scores > 0).any(axis=(0, 1)))
+
+
+@parametrize_causal
+@pytest.mark.parametrize("name", LAYERS)
+def test_graph_of_a_layer_is_what_moves_its_output(name, causal):
+    """Through the fast implementation, which has no scores."""
+    layer, length = LAYERS[name](), 17
+    inputs = random.normal((1, length, 16), seed=0)
+    layer.build(inputs.shape, inputs.shape, inputs.shape)
+    if name == "block_routed":  # values alone, which choose no blocks
+        pattern = layer.attention_pattern(causal, inputs)
+    else:
+        pattern = layer.attention_pattern(causal)
+    mask = dense(analysis.attention_graph(pattern, length))
+    # Every example of the batch has another value at one of the tokens.
+    moved = inputs + ops.eye(length)[:, :, None]
+    repeated = ops.repeat(inputs, length, axis=0)
+    output = layer(repeated, moved, key=repeated, use_causal_mask=causal)
+    still = layer(inputs, inputs, key=inputs, use_causal_mask=causal)
+    change = ops.convert_to_numpy(ops.amax(ops.abs(output - still), axis=-1))
+    np.testing.assert_array_equal(change.T > 1e-6, mask)
+
+
+def test_graph_of_a_stack_is_the_union():
+    stack = [
+        patterns.SlidingWindow(3, causal=True),
+        patterns.Stochastic(4, seed=1, causal=True),
+        patterns.SmallWorld(3, seed=2, causal=True),
+    ]
+    union = dense(analysis.attention_graph(stack, 50))
+    parts = [dense(graph) for graph in analysis.attention_graphs(stack, 50)]
+    assert len(parts) == 3
+    np.testing.assert_array_equal(union, np.any(parts, axis=0))
+
+
+def test_graph_does_not_depend_on_how_many_rows_are_made_at_a_time(monkeypatch):
+    stack = [patterns.SmallWorld(5, seed=2), routed(40, False)]
+    expected = dense(analysis.attention_graph(stack, 40))
+    monkeypatch.setattr(analysis.graphs, "_ENTRIES", 200)
+    np.testing.assert_array_equal(
+        dense(analysis.attention_graph(stack, 40)), expected
+    )
+
+
+def test_a_large_graph_has_no_dense_array():
+    """An `[n, n]` array of bool would take 22 GB."""
+    graph = analysis.attention_graph(patterns.SmallWorld(8, seed=0), 150_000)
+    assert graph.shape == (150_000, 150_000)
+    assert 14 * 150_000 < graph.nnz < 15 * 150_000
+
+
+def test_sources():
+    first = keras_sa.SlidingWindowAttention(2, 8, 4)
+    second = keras_sa.StochasticAttention(2, 8, 6, seed=5)
+    window = patterns.SlidingWindow(4, causal=True)
+    stochastic = patterns.Stochastic(6, seed=5, causal=True)
+    assert analysis.as_patterns(first, causal=True) == [window]
+    assert analysis.as_patterns([first, second], causal=True) == [
+        window,
+        stochastic,
+    ]
+    # Patterns say it themselves.
+    assert analysis.as_patterns([window, second]) == [
+        window,
+        patterns.Stochastic(6, seed=5),
+    ]
+
+
+def test_source_may_be_a_model_of_layers():
+    import keras
+
+    inputs = keras.Input((20, 16))
+    x = keras_sa.SlidingWindowAttention(2, 8, 4)(inputs, inputs)
+    x = keras_sa.StochasticAttention(2, 8, 6, seed=5)(x, x)
+    model = keras.Model(inputs, x)
+    assert analysis.as_patterns(model) == [
+        patterns.SlidingWindow(4),
+        patterns.Stochastic(6, seed=5),
+    ]
+
+
+@pytest.mark.parametrize("source", [[], "stochastic", None, [3]])
+def test_no_source(source):
+    with pytest.raises(ValueError, match="`source` is expected.*Received"):
+        analysis.as_patterns(source)
+
+
+def test_routed_layers_need_their_inputs():
+    layer = keras_sa.MixtureOfBlockAttention(2, 8, 4, 2)
+    with pytest.raises(ValueError, match="`inputs` is expected.*None"):
+        analysis.attention_graph(layer, 20)
+
+
+def test_length_of_routed_blocks():
+    with pytest.raises(ValueError, match="40. Received: length=39"):
+        analysis.attention_graph(routed(40, True), 39)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.0, None])
+def test_bad_length(length):
+    with pytest.raises(ValueError, match="`length` is expected"):
+        analysis.attention_graph(patterns.SlidingWindow(3), length)
+
+
+def test_too_many_edges():
+    with pytest.raises(ValueError, match="2\\*\\*30.*Received: length=150000"):
+        analysis.attention_graph(patterns.Full(causal=True), 150_000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: patterns.SlidingWindow(0),
+        lambda: patterns.Stochastic(4, seed=2**32),
+        lambda: patterns.Stochastic(4, neighborhood="ring"),
+        lambda: patterns.Stochastic(4, order="reverse"),
+        lambda: patterns.Stochastic(4, num_permutations=0),
+        lambda: patterns.SmallWorld(4, local_window_size=-1),
+        lambda: patterns.BlockRouted(4, [[0, 1]]),
+    ],
+)
+def test_bad_patterns(make):
+    with pytest.raises(ValueError, match="is expected.*Received"):
+        make()
