@@ -61,3 +61,8 @@ def wait(tensors):
 def float64():
     """A context in which float64 tensors stay float64."""
     return backend_module().float64()
+
+
+def no_gradients():
+    """A context in which nothing is kept for gradients."""
+    return backend_module().no_gradients()

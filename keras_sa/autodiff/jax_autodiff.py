@@ -1,3 +1,5 @@
+import contextlib
+
 import jax
 import keras
 
@@ -39,3 +41,7 @@ def wait(tensors):
 
 def float64():
     return jax.enable_x64(True)
+
+
+def no_gradients():
+    return contextlib.nullcontext()

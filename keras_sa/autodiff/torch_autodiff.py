@@ -31,3 +31,7 @@ def wait(tensors):
 
 def float64():
     return contextlib.nullcontext()
+
+
+def no_gradients():
+    return torch.no_grad()

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa import autodiff
-from keras_sa.hub.swap import current_swap
+from keras_sa.hub.backbones import current_swap
 from keras_sa.ops import _validation
 
 BATCH_SIZE = 8

@@ -13,6 +13,7 @@ import keras_hub
 from keras_sa import _version
 from keras_sa.hub import gates
 from keras_sa.hub import swap as swaps
+from keras_sa.hub.backbones import current_swap
 
 CONFIG_FILE = "keras_sa.json"
 GATES_FILE = "keras_sa_gates.weights.h5"
@@ -150,7 +151,7 @@ class _Gates(keras.layers.Layer):
 
 
 def _swap_of(model):
-    swap = swaps.current_swap(model)
+    swap = current_swap(model)
     if swap is None:
         raise ValueError(
             "`model` is expected to be under `swap_attention`; save any other "

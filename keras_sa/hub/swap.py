@@ -10,6 +10,10 @@ from keras import ops
 from keras_sa.hub import gates
 from keras_sa.hub import registry
 from keras_sa.hub import verification
+from keras_sa.hub.attention_patterns import patterns_of_layers
+from keras_sa.hub.backbones import HANDLE
+from keras_sa.hub.backbones import backbone_of
+from keras_sa.hub.backbones import current_swap
 from keras_sa.hub.generation import Generation
 from keras_sa.hub.generation import generate_step_in_scope
 from keras_sa.hub.pattern import make_patterns
@@ -19,7 +23,6 @@ from keras_sa.hub.swapped_attention import SwappedAttention
 from keras_sa.ops import _validation
 from keras_sa.ops import permutation as permutations
 
-_HANDLE = "_keras_sa_swap"
 _COMPILED = (
     "generate_function",
     "train_function",
@@ -183,28 +186,6 @@ def _check_gate_bias(gate_bias):
         )
 
 
-def backbone_of(model):
-    """The backbone of a task, or the backbone itself.
-
-    Raises:
-        ValueError: if there are no decoder layers to be seen.
-    """
-    backbone = getattr(model, "backbone", model)
-    if getattr(backbone, "transformer_layers", None):
-        return backbone
-    raise ValueError(
-        "`model` is expected to be a KerasHub task or backbone of a decoder, "
-        "with its layers in `backbone.transformer_layers`, such as "
-        "`keras_hub.models.CausalLM.from_preset(...)`. "
-        f"Received: {model!r} of class {type(model).__name__!r}"
-    )
-
-
-def current_swap(model):
-    """The `AttentionSwap` that a model or its backbone is under, or `None`."""
-    return getattr(getattr(model, "backbone", model), _HANDLE, None)
-
-
 def _choose_layers(backbone, layers):
     """`[(index, decoder layer, family)]` of the layers to swap."""
     candidates, own_window = {}, set()
@@ -283,7 +264,7 @@ class AttentionSwap:
         if current_swap(self.model) is not self:
             return
         self._leave()
-        object.__delattr__(self._backbone, _HANDLE)
+        object.__delattr__(self._backbone, HANDLE)
         self._refresh(variables_changed=bool(self.gates))
 
     def reseed(self, seed):
@@ -315,15 +296,33 @@ class AttentionSwap:
         AttentionSwap(mode='stochastic', window_size=8, ..., seed=2)
         """
         _validation.check_seed(seed)
-        if current_swap(self.model) is not self:
-            raise ValueError(
-                "`reseed` is expected while the model is under this swap. "
-                f"Received: {self}, which was restored or replaced"
-            )
+        self._check_current("reseed")
         self.seed = seed
         seeds = layer_seeds(seed, self._backbone)
         for swapped, (_, (index, _, _)) in zip(self._swapped, self._turns):
             swapped.reseed(seeds[index])
+
+    def attention_patterns(self, inputs=None):
+        """Who sees whom in each layer, as `hub.attention_patterns` says.
+
+        While the swap lasts, the model and its backbone have this method, too:
+        `keras_sa.analysis` finds it there.
+
+        Args:
+            inputs: as in `hub.attention_patterns`.
+
+        Raises:
+            ValueError: as there, or after the end of the swap.
+        """
+        self._check_current("attention_patterns")
+        return patterns_of_layers(self._backbone, self._swapped, inputs)
+
+    def _check_current(self, method):
+        if current_swap(self.model) is not self:
+            raise ValueError(
+                f"`{method}` is expected while the model is under this swap. "
+                f"Received: {self}, which was restored or replaced"
+            )
 
     @contextlib.contextmanager
     def suspended(self):
@@ -370,7 +369,7 @@ class AttentionSwap:
                     make_seed_generator(pattern, index, seeds[index]),
                 )
             )
-        object.__setattr__(self._backbone, _HANDLE, self)
+        object.__setattr__(self._backbone, HANDLE, self)
         self._enter()
         self._refresh(variables_changed=bool(self.gates))
 
@@ -407,6 +406,8 @@ class AttentionSwap:
                 self._backbone, self.gates, self._models()
             )
             self._patch(self._backbone, "enable_lora", enable_lora)
+        for model in self._models():
+            self._patch(model, "attention_patterns", self.attention_patterns)
         for layer, inside in self._rematerialized():
             call = draw_first(layer, inside)
             self._patch(layer, "rematerialized_call", call)

@@ -191,6 +191,20 @@ class SwappedAttention:
     def _replay(self, replay):
         self._running.replay = replay
 
+    @contextlib.contextmanager
+    def recording_routes(self):
+        """A list that gets the blocks `[B, n, H, top_k]` of every call."""
+        self._running.routes = routes = []
+        try:
+            yield routes
+        finally:
+            self._running.routes = None
+
+    @property
+    def routes(self):
+        """The list of `recording_routes`, or `None`."""
+        return getattr(self._running, "routes", None)
+
     def _validity(self, arguments):
         """Which tokens are real and which rows see something, `[B, T, 2]`.
 
@@ -430,12 +444,21 @@ class _Paths:
                 "blocks are chosen before any mask. Swap another mode in. "
                 "Received: an attention mask or a vision mask"
             )
+        blocks = {
+            "block_size": self.pattern.block_size,
+            "top_k": self.pattern.top_k,
+        }
+        if self.swapped.routes is not None:
+            self.swapped.routes.append(self._choose_blocks(blocks))
         return sa_ops.block_routed_attention(
-            *self.tensors,
-            block_size=self.pattern.block_size,
-            top_k=self.pattern.top_k,
-            **self.options,
+            *self.tensors, **blocks, **self.options
         )
+
+    def _choose_blocks(self, blocks):
+        names = ("causal", "padding_mask")
+        masks = {k: self.options[k] for k in names if k in self.options}
+        query, key, _ = self.tensors
+        return sa_ops.route_to_blocks(query, key, **blocks, **masks)
 
 
 def _by_name(signature, layer, args, kwargs):

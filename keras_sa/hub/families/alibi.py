@@ -33,6 +33,9 @@ class AlibiFamily(Family):
     def num_query_heads(self, attention):
         return attention.num_heads
 
+    def num_key_value_heads(self, attention):
+        return attention.num_heads
+
     def scale(self, attention):
         return attention.inv_norm_factor
 

@@ -9,6 +9,8 @@ key/value heads, `D` head dim.
 
 import dataclasses
 
+from keras_sa.ops import patterns
+
 _SEQUENCE = ("decoder_sequence", "x")
 _PADDING_MASK = ("decoder_padding_mask", "padding_mask")
 _CUSTOM_MASKS = ("decoder_attention_mask", "vision_mask")
@@ -66,6 +68,9 @@ class Family:
     def num_query_heads(self, attention):
         return attention.num_query_heads
 
+    def num_key_value_heads(self, attention):
+        return attention.num_key_value_heads
+
     def scale(self, attention):
         """The factor on the scores."""
         return attention._inv_norm_factor
@@ -90,6 +95,15 @@ class Family:
         """The keys that a token sees in a layer with a sliding window of its
         own, itself included; `None` in a layer with full attention."""
         return None
+
+    def native_pattern(self, decoder, attention):
+        """Who sees whom in the layer's own attention, as a pattern of
+        `keras_sa.ops.patterns`."""
+        causal = not self.is_bidirectional(decoder)
+        window = self.native_window(decoder, attention)
+        if window is None:
+            return patterns.Full(causal=causal)
+        return patterns.SlidingWindow(window, causal=causal)
 
     def is_bidirectional(self, decoder):
         """Whether tokens look ahead as well."""

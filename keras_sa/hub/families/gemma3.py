@@ -3,13 +3,36 @@ that looks both ways."""
 
 import dataclasses
 
+from keras import ops
+
 from keras_sa.hub.families.gemma import GemmaFamily
+from keras_sa.ops import patterns
+
+
+@dataclasses.dataclass(frozen=True)
+class _WindowAhead(patterns.SlidingWindow):
+    """A window of an even size that has its larger half ahead."""
+
+    def mask(self, length):
+        return ops.transpose(super().mask(length))
+
+    def neighbors(self, length, positions=None):
+        if positions is None:
+            positions = ops.arange(length, dtype="int32")
+        mirrored = super().neighbors(length, length - 1 - positions)
+        return ops.where(mirrored < 0, -1, length - 1 - mirrored)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gemma3Family(GemmaFamily):
     def is_bidirectional(self, decoder):
         return decoder.use_bidirectional_attention
+
+    def native_pattern(self, decoder, attention):
+        window = self.native_window(decoder, attention)
+        if self.is_bidirectional(decoder) and window is not None:
+            return _WindowAhead(window)
+        return super().native_pattern(decoder, attention)
 
     def cache_length(self, cache):
         return cache[0].shape[1]  # keys and values [B, S, K, D]

@@ -3,10 +3,14 @@
 import dataclasses
 
 from keras_sa.hub.families.gemma import GemmaFamily
+from keras_sa.ops import patterns
 
 
 @dataclasses.dataclass(frozen=True)
 class Gemma4Family(GemmaFamily):
+    def num_key_value_heads(self, attention):
+        return attention.effective_num_kv_heads
+
     def scale(self, attention):
         return 1.0  # the norms of queries and keys stand for it
 
@@ -17,6 +21,11 @@ class Gemma4Family(GemmaFamily):
         if decoder.is_global_attention:
             return None
         return super().native_window(decoder, attention)
+
+    def native_pattern(self, decoder, attention):
+        if self.is_bidirectional(decoder):
+            return patterns.Full()  # KerasHub 0.32 leaves its window out
+        return super().native_pattern(decoder, attention)
 
 
 GEMMA4 = Gemma4Family("Gemma4TextDecoderBlock")

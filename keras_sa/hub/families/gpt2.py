@@ -18,6 +18,9 @@ class TransformerDecoderFamily(Family):
     def num_query_heads(self, attention):
         return attention.num_heads
 
+    def num_key_value_heads(self, attention):
+        return attention.num_heads
+
     def scale(self, attention):
         return attention.key_dim**-0.5
 

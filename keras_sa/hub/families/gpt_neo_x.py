@@ -14,6 +14,9 @@ class GPTNeoXFamily(Family):
     def num_query_heads(self, attention):
         return attention.num_heads
 
+    def num_key_value_heads(self, attention):
+        return attention.num_heads
+
     def dropout(self, attention):
         if not attention.dropout:
             return 0.0, None

@@ -18,6 +18,9 @@ class MistralFamily(MixtralFamily):
     def num_query_heads(self, attention):
         return attention._num_query_heads
 
+    def num_key_value_heads(self, attention):
+        return attention._num_key_value_heads
+
 
 MISTRAL = MistralFamily("MistralTransformerDecoder")
 MIXTRAL = MixtralFamily("MixtralTransformerDecoder")

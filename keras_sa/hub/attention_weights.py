@@ -1,0 +1,185 @@
+"""The attention weights that a model computes with, swapped or not.
+
+An attention is linear in its values. Where values are the identity, row j
+being 1 in channel j, its output is its weights. So they are read off the
+computation that the model does, whatever its scale, soft cap, sinks, windows,
+permutations or gates are, and nothing of it is written a second time.
+
+Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D`
+features of a value.
+"""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_sa.autodiff import no_gradients
+from keras_sa.hub import registry
+from keras_sa.hub.backbones import backbone_of
+from keras_sa.hub.overriding import override_methods
+from keras_sa.hub.overriding import restore_methods
+
+
+def measure_attention(model, inputs, measure):
+    """A measure of the attention weights of each layer, as the model runs.
+
+    Weights of a layer are what its heads multiply values with, at the
+    original positions of the tokens: after position encodings, scale, soft
+    cap and masks. Rows sum to 1; to less with sinks; with gates they are the
+    gated sum of the paths' weights, and sum to that of the gates. Rows of
+    padding are 0. The model runs eagerly and as outside training, computes
+    what it always does, and is left as it was.
+
+    It takes O(B H n^2) of memory, for one layer at a time, and as many runs of
+    each attention as values of `D` features have room for in `n`: for
+    thousands of tokens on a CPU this takes minutes.
+
+    Args:
+        model: a KerasHub task or backbone with decoder layers of a known
+            family, swapped or not.
+        inputs: what the backbone is called on, such as a dict of `token_ids`
+            and `padding_mask`, `[B, n]`.
+        measure: function of the weights of a layer, a numpy array
+            `[B, H, n, n]` of float32 (of the precision of the model, such as
+            bfloat16). It is called for one layer after the other.
+
+    Returns:
+        A list of what `measure` returned, one for each layer that has
+        attention.
+
+    Raises:
+        ValueError: for a model without decoder layers of a known family.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> backbone = keras_hub.models.Qwen3Backbone(
+    ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
+    ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
+    ...     intermediate_dim=64,
+    ... )
+    >>> inputs = {
+    ...     "token_ids": keras.ops.ones((1, 10), "int32"),
+    ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
+    ... }
+    >>> hub.measure_attention(
+    ...     backbone, inputs, lambda weights: weights.sum().round()
+    ... )
+    [np.float32(40.0), np.float32(40.0)]
+    """
+    backbone = backbone_of(model)
+    inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+    real = _real_tokens(inputs)
+    measured = []
+
+    def take(weights):
+        if real is not None:
+            weights *= real[:, None, :, None]
+        measured.append(measure(weights))
+
+    with contextlib.ExitStack() as stack:
+        for decoder in backbone.transformer_layers:
+            family = registry.family_of(decoder)
+            attention = family.find_attention(decoder)
+            if attention is not None:
+                registry.check_hooks(decoder, family)
+                members = _reading_members(family, attention, take)
+                stack.enter_context(_overridden(attention, members))
+        stack.enter_context(no_gradients())
+        backbone(inputs, training=False)
+    return measured
+
+
+def _real_tokens(inputs):
+    """Boolean `[B, n]` as numpy, or `None`."""
+    mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
+    return None if mask is None else ops.convert_to_numpy(mask).astype("bool")
+
+
+@contextlib.contextmanager
+def _overridden(layer, members):
+    override_methods(layer, members)
+    try:
+        yield
+    finally:
+        restore_methods(layer)
+
+
+def _reading_members(family, attention, take):
+    """Methods of an attention that hand its weights to `take`."""
+    if hasattr(family, "call"):  # it has no `_compute_attention`
+        return _reading_call(family, attention, take)
+    original = type(attention)._compute_attention
+
+    @functools.wraps(original)
+    def compute_attention(attention, query, key, value, *args, **kwargs):
+        def attend(values):
+            # Gemma scales its queries in place.
+            output = original(
+                attention, ops.copy(query), key, values, *args, **kwargs
+            )
+            # `keras.layers.MultiHeadAttention` returns scores as well.
+            return output[0] if isinstance(output, tuple) else output
+
+        take(_weights(attend, value))
+        return original(attention, query, key, value, *args, **kwargs)
+
+    return {"_compute_attention": compute_attention}
+
+
+def _reading_call(family, attention, take):
+    """The same where all is in `call`: values are what the layer that
+    projects them returns, and outputs what another one is given."""
+    *_, value_name, output_name = family.projections
+    project_value = getattr(attention, value_name)
+    project_output = getattr(attention, output_name)
+    layers = {value_name: project_value, output_name: project_output}
+    original = type(attention).call
+
+    @functools.wraps(original)
+    def call(attention, inputs, *args, **kwargs):
+        def attend(values):
+            outputs = []
+
+            def keep(output):
+                outputs.append(output)
+                return project_output(output)
+
+            layers.update({value_name: lambda _: values, output_name: keep})
+            original(attention, inputs, *args, **kwargs)
+            layers.update(
+                {value_name: project_value, output_name: project_output}
+            )
+            return ops.reshape(outputs[0], ops.shape(values))
+
+        take(_weights(attend, project_value(inputs)))
+        return original(attention, inputs, *args, **kwargs)
+
+    return {
+        "call": call,
+        value_name: property(lambda _: layers[value_name]),
+        output_name: property(lambda _: layers[output_name]),
+    }
+
+
+def _weights(attend, value):
+    """float32 `[B, H, n, n]`: what an attention multiplies values with.
+
+    Args:
+        attend: function of values `[B, n, K, D]` that returns `[B, n, H, D]`.
+        value: some, for their shape and dtype.
+    """
+    length, width = value.shape[1], value.shape[3]
+    columns = []
+    for start in range(0, length, width):
+        # Fused attentions want as many features as there were.
+        identity = np.eye(length, width, -start)[None, :, None]
+        identity = ops.convert_to_tensor(identity, value.dtype)
+        output = attend(ops.broadcast_to(identity, ops.shape(value)))
+        output = ops.convert_to_numpy(ops.cast(output, "float32"))
+        columns.append(output[..., : length - start])
+    return np.concatenate(columns, axis=-1).transpose(0, 2, 1, 3)
