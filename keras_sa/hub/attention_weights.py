@@ -11,6 +11,7 @@ features of a value.
 
 import contextlib
 import functools
+import inspect
 
 import keras
 import numpy as np
@@ -114,19 +115,24 @@ def _reading_members(family, attention, take):
     if hasattr(family, "call"):  # it has no `_compute_attention`
         return _reading_call(family, attention, take)
     original = type(attention)._compute_attention
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def compute_attention(attention, query, key, value, *args, **kwargs):
+    def compute_attention(attention, *args, **kwargs):
+        bound = signature.bind(attention, *args, **kwargs)
+        query_name, _, value_name = list(bound.arguments)[1:4]
+        query, _, value = list(bound.arguments.values())[1:4]
+
         def attend(values):
-            # Gemma scales its queries in place.
-            output = original(
-                attention, ops.copy(query), key, values, *args, **kwargs
-            )
+            # A copy: Gemma scales its queries in place.
+            bound.arguments[query_name] = ops.copy(query)
+            bound.arguments[value_name] = values
+            output = original(*bound.args, **bound.kwargs)
             # `keras.layers.MultiHeadAttention` returns scores as well.
             return output[0] if isinstance(output, tuple) else output
 
         take(_weights(attend, value))
-        return original(attention, query, key, value, *args, **kwargs)
+        return original(attention, *args, **kwargs)
 
     return {"_compute_attention": compute_attention}
 
@@ -137,11 +143,12 @@ def _reading_call(family, attention, take):
     *_, value_name, output_name = family.projections
     project_value = getattr(attention, value_name)
     project_output = getattr(attention, output_name)
-    layers = {value_name: project_value, output_name: project_output}
+    others = {}  # than these two, by name
     original = type(attention).call
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def call(attention, inputs, *args, **kwargs):
+    def call(attention, *args, **kwargs):
         def attend(values):
             outputs = []
 
@@ -149,20 +156,24 @@ def _reading_call(family, attention, take):
                 outputs.append(output)
                 return project_output(output)
 
-            layers.update({value_name: lambda _: values, output_name: keep})
-            original(attention, inputs, *args, **kwargs)
-            layers.update(
-                {value_name: project_value, output_name: project_output}
-            )
+            others.update({value_name: lambda _: values, output_name: keep})
+            try:
+                original(attention, *args, **kwargs)
+            finally:
+                others.clear()
             return ops.reshape(outputs[0], ops.shape(values))
 
+        bound = signature.bind(attention, *args, **kwargs)
+        inputs = family.call_arguments(bound.arguments).inputs
         take(_weights(attend, project_value(inputs)))
-        return original(attention, inputs, *args, **kwargs)
+        return original(attention, *args, **kwargs)
 
     return {
         "call": call,
-        value_name: property(lambda _: layers[value_name]),
-        output_name: property(lambda _: layers[output_name]),
+        value_name: property(lambda _: others.get(value_name, project_value)),
+        output_name: property(
+            lambda _: others.get(output_name, project_output)
+        ),
     }
 
 
