@@ -9,7 +9,10 @@ import math
 import time
 
 import keras
+import numpy as np
 import pretrain_gates
+
+from keras_sa import hub
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Training:
         self.model = model
         self.gate_meter = None
         if gates:
-            self.gate_meter = pretrain_gates.GateMeter(model.backbone, gates)
+            self.gate_meter = hub.GateMeter(model)
         self.batches = batches
         self.held_out = held_out
         self.plan = plan
@@ -137,13 +140,14 @@ class Training:
         return row | pretrain_gates.mean_by_name(self.measure_gates())
 
     def measure_gates(self):
-        """Mean gates of the paths of each layer that has any."""
+        """Mean gates `[P]` of the paths of each layer that has any."""
         if self.gate_meter is None:
             return []
         batch = keras.tree.map_structure(
             lambda x: x[: self.plan.batch_size], self.held_out[0]
         )
-        return self.gate_meter.measure(batch)
+        layers = self.gate_meter.measure(batch)
+        return [np.mean(heads, axis=1).tolist() for heads in layers]
 
     def _save(self, log_size):
         record = {

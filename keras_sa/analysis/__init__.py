@@ -1,5 +1,7 @@
 """Analysis of the attention graph; needs `pip install keras_sa[analysis]`."""
 
+from keras_sa.analysis.attention_profile import AttentionProfile
+from keras_sa.analysis.attention_profile import attention_profile
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.graphs import attention_graph
 from keras_sa.analysis.graphs import attention_graphs

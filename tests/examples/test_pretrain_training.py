@@ -165,20 +165,16 @@ def test_matrices_decay_and_nothing_else():
     }
 
 
-def test_gates_are_means_of_what_tokens_get():
+def test_gates_are_means_over_heads(tmp_path):
     model, gates = make_model()
-    bias = np.log([[3.0], [1 / 3]])  # gates of 3/4 and 1/4
-    for gate in gates:
-        gate.bias.assign(np.broadcast_to(bias, gate.bias.shape))
-    inputs = {
-        "token_ids": np.ones((3, LENGTH), "int32"),
-        "padding_mask": np.ones((3, LENGTH), "int32"),
-    }
-    meter = pretrain_gates.GateMeter(model.backbone, gates)
-    means = meter.measure(inputs)
-    np.testing.assert_allclose(means, [[0.75, 0.25]], rtol=1e-6)
-    gates[0].kernel.assign(np.ones(gates[0].kernel.shape))
-    assert not np.allclose(meter.measure(inputs), means)
+    bias = np.log([[3.0, 1.0], [1 / 3, 1.0]])  # gates of 3/4, 1/4 and 1/2
+    gates[0].bias.assign(bias)
+    tokens = np.ones((3, LENGTH), "int32")
+    held_out = {"token_ids": tokens, "padding_mask": tokens}, tokens
+    checkpoints = Checkpoints(tmp_path / "kept")
+    training = Training(model, gates, None, held_out, PLAN, checkpoints)
+    means = training.measure_gates()
+    np.testing.assert_allclose(means, [[0.625, 0.375]], rtol=1e-6)
 
 
 def test_layers_without_a_random_path_count_for_the_local_one():
