@@ -31,6 +31,7 @@ def text(row):
 
 
 def test_gates_are_means_over_the_tokens_without_padding():
+    models.skip_where_compiled("texts of several lengths")
     model, _ = gated_model()
     received = hub.gate_values(model, models.prompts(LENGTHS, LENGTH))
     assert [x.shape for x in received] == [(2, 4), (1, 4)]
@@ -39,6 +40,21 @@ def test_gates_are_means_over_the_tokens_without_padding():
         expected = np.average(parts, axis=0, weights=LENGTHS)
         np.testing.assert_allclose(layer, expected, atol=1e-5)
         assert np.ptp(layer) > 0.01
+
+
+def test_padding_may_hold_anything():
+    model, _ = gated_model()
+    meter = hub.GateMeter(model)
+    inputs = models.prompts(LENGTHS, LENGTH)
+    expected = meter.measure(inputs)
+    inputs["token_ids"] = np.where(
+        inputs["padding_mask"], inputs["token_ids"], 1
+    )
+    for layer, other in zip(meter.measure(inputs), expected):
+        np.testing.assert_allclose(layer, other, rtol=1e-6)
+    inputs["padding_mask"] = np.ones_like(inputs["padding_mask"])
+    for layer, other in zip(meter.measure(inputs), expected):
+        assert np.abs(layer - other).max() > 1e-3
 
 
 def test_gates_are_those_of_their_heads_and_paths():
