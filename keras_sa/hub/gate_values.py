@@ -93,6 +93,7 @@ class GateMeter(keras.Model):
         super().__init__()
         self.gates = gates_of(model)
         self.backbone = backbone_of(model)
+        self.built = True  # or Keras calls it eagerly, to build it
 
     def call(self, inputs):
         with _recording(self.gates) as seen:

@@ -1,5 +1,6 @@
 """The patterns of a model are who really gets weight in it."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -63,15 +64,17 @@ def check_graphs(model):
     return stack
 
 
-@pytest.mark.parametrize(
-    "modes", [MODES, (MODES[3], ROUTED)], ids=["all", "some"]
-)
-def test_modes_take_turns(modes):
-    """In one model, which compiles least."""
-    if modes is MODES:
-        models.skip_where_compiled("all modes")
-    model = models.build("llama", num_layers=len(modes))
-    with hub.swap_attention(model, modes, seed=SEED):
+def slow_on_jax(test):
+    """Marks a test slow where every operation is compiled by itself."""
+    on_jax = keras.config.backend() == "jax"
+    return pytest.mark.slow(test) if on_jax else test
+
+
+@slow_on_jax
+def test_all_modes():
+    """They take turns in one model, which compiles least."""
+    model = models.build("llama", num_layers=len(MODES))
+    with hub.swap_attention(model, MODES, seed=SEED):
         check_graphs(model)
 
 
