@@ -42,8 +42,8 @@ def make_parser(description):
     return parser
 
 
-def add_model_arguments(parser):
-    """The arguments of examples that take a preset."""
+def add_preset_arguments(parser):
+    """The arguments of examples that load a model."""
     parser.add_argument(
         "--preset",
         help="what keras_hub.models.CausalLM.from_preset takes: a name or a "
@@ -52,6 +52,11 @@ def add_model_arguments(parser):
     parser.add_argument(
         "--dtype", help="of a model that is loaded, such as bfloat16"
     )
+
+
+def add_model_arguments(parser):
+    """The arguments of examples that load a model and swap its attention."""
+    add_preset_arguments(parser)
     parser.add_argument(
         "--layers",
         default="global",

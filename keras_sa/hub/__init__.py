@@ -1,6 +1,7 @@
 """Sparse attention for the decoders of KerasHub."""
 
 from keras_sa.hub.attention_patterns import attention_patterns
+from keras_sa.hub.attention_weights import layers_with_attention
 from keras_sa.hub.attention_weights import measure_attention
 from keras_sa.hub.backbones import current_swap
 from keras_sa.hub.distribution import add_gate_layouts

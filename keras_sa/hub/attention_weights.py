@@ -48,8 +48,8 @@ def measure_attention(model, inputs, measure):
             bfloat16). It is called for one layer after the other.
 
     Returns:
-        A list of what `measure` returned, one for each layer that has
-        attention.
+        A list of what `measure` returned, one for each of
+        `layers_with_attention(model)`.
 
     Raises:
         ValueError: for a model without decoder layers of a known family.
@@ -72,7 +72,6 @@ def measure_attention(model, inputs, measure):
     ... )
     [np.float32(40.0), np.float32(40.0)]
     """
-    backbone = backbone_of(model)
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     real = _real_tokens(inputs)
     measured = []
@@ -83,16 +82,50 @@ def measure_attention(model, inputs, measure):
         measured.append(measure(weights))
 
     with contextlib.ExitStack() as stack:
-        for decoder in backbone.transformer_layers:
-            family = registry.family_of(decoder)
+        for _, decoder, family in _attending(model):
+            registry.check_hooks(decoder, family)
             attention = family.find_attention(decoder)
-            if attention is not None:
-                registry.check_hooks(decoder, family)
-                members = _reading_members(family, attention, take)
-                stack.enter_context(_overridden(attention, members))
+            members = _reading_members(family, attention, take)
+            stack.enter_context(_overridden(attention, members))
         stack.enter_context(no_gradients())
-        backbone(inputs, training=False)
+        backbone_of(model)(inputs, training=False)
     return measured
+
+
+def layers_with_attention(model):
+    """Indices of the decoder layers that have attention, in order.
+
+    Nearly all families have it in all layers; Qwen3.5 has other layers, too.
+
+    Args:
+        model: a KerasHub task or backbone with decoder layers of a known
+            family.
+
+    Returns:
+        A list of ints, of `backbone.transformer_layers`.
+
+    Raises:
+        ValueError: for a model without decoder layers of a known family.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> backbone = keras_hub.models.LlamaBackbone(
+    ...     vocabulary_size=32, num_layers=2, num_query_heads=2,
+    ...     num_key_value_heads=1, hidden_dim=16, intermediate_dim=16,
+    ... )
+    >>> hub.layers_with_attention(backbone)
+    [0, 1]
+    """
+    return [index for index, _, _ in _attending(model)]
+
+
+def _attending(model):
+    """`[(index, decoder layer, family)]` of the layers with attention."""
+    layers = enumerate(backbone_of(model).transformer_layers)
+    known = [(i, decoder, registry.family_of(decoder)) for i, decoder in layers]
+    return [x for x in known if x[2].find_attention(x[1]) is not None]
 
 
 def _real_tokens(inputs):

@@ -27,9 +27,9 @@ def gate_values(model, inputs):
             and `padding_mask`, `[B, n]`.
 
     Returns:
-        A list with a numpy array `[P, H]` for each layer with gates: of the
-        stochastic and the local path; of the local one alone where a sliding
-        window has a gate.
+        A list with a numpy array `[P, H]` for each layer with gates, which
+        are the `gated_layers` of the swap: of the stochastic and the local
+        path; of the local one alone where a sliding window has a gate.
 
     Raises:
         ValueError: if the model has no gates.

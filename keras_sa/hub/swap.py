@@ -259,6 +259,11 @@ class AttentionSwap:
         self._turns = take_turns(patterns, chosen)
         self._swapped = []
 
+    @property
+    def gated_layers(self):
+        """Indices of the layers that `gates` are of."""
+        return [index for x, (index, _, _) in self._turns if x.has_gates]
+
     def restore(self):
         """Gives the model its own attention back; gates are dropped."""
         if current_swap(self.model) is not self:

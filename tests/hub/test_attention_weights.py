@@ -254,7 +254,9 @@ def test_int8_layers_of_alibi():
 
 def test_layers_without_attention_have_no_weights():
     models.skip_where_compiled("another family")
-    assert len(arrays(models.build("qwen3_5"))) == 1
+    model = models.build("qwen3_5")
+    assert hub.layers_with_attention(model) == [1]
+    assert len(arrays(model)) == 1
 
 
 def test_only_decoders_have_weights():

@@ -32,9 +32,10 @@ def text(row):
 
 def test_gates_are_means_over_the_tokens_without_padding():
     models.skip_where_compiled("texts of several lengths")
-    model, _ = gated_model()
+    model, swap = gated_model()
     received = hub.gate_values(model, models.prompts(LENGTHS, LENGTH))
     assert [x.shape for x in received] == [(2, 4), (1, 4)]
+    assert swap.gated_layers == [0, 1]
     alone = [hub.gate_values(model.backbone, text(row)) for row in range(2)]
     for layer, *parts in zip(received, *alone):
         expected = np.average(parts, axis=0, weights=LENGTHS)

@@ -1,0 +1,172 @@
+"""See what the attention of a model does with text.
+
+    python examples/see_attention.py
+    python examples/see_attention.py --preset my_model --length 1024
+
+Loads a KerasHub language model, runs it on held-out text, and tells for each
+layer what its heads do: the entropy of their weights, how far they look, how
+much of the weight is on near tokens, and how open its gates are, if it has any.
+A preset that `keras_sa.hub.save_to_preset` saved comes with its sparse
+attention and its gates; any other one is seen as it is.
+
+Writes `table.md` and, with matplotlib, `profile.png` and `gates.png`.
+Without --preset the model is the small one of bytes in tiny_model.
+"""
+
+import pathlib
+
+import command_line
+
+
+def parse_arguments():
+    parser = command_line.make_parser(__doc__)
+    command_line.add_preset_arguments(parser)
+    add = parser.add_argument
+    add(
+        "--window",
+        type=int,
+        default=32,
+        help="the tokens that count as near, a token itself included",
+    )
+    add("--sequences", type=int, default=4, help="of held-out text")
+    add(
+        "--output",
+        type=pathlib.Path,
+        default=pathlib.Path("results/see_attention"),
+    )
+    return command_line.parse(parser)
+
+
+arguments = parse_arguments()
+
+# ruff: noqa: E402
+import byte_text
+import keras
+import language_model
+import numpy as np
+import reports
+from command_line import announce
+from command_line import elapsed
+
+from keras_sa import analysis
+from keras_sa import hub
+from keras_sa.hub.preset import CONFIG_FILE
+
+STAGES = 4
+MEASURES = {
+    "entropy": "{:.2f}",
+    "evenness": "{:.2f}",
+    "mean_distance": "{:.1f}",
+    "local_mass": "{:.3f}",
+}
+GATES = ("stochastic gate", "local gate")
+
+
+def main():
+    check_arguments()
+    keras.utils.set_random_seed(arguments.seed)
+    announce(1, STAGES, "Loading the model")
+    model = load_model()
+    swap = hub.current_swap(model.causal_lm)
+    print(f"  {swap or 'its own attention'}")
+
+    announce(2, STAGES, "Reading the text")
+    inputs = read_inputs(model)
+
+    announce(3, STAGES, "Measuring its attention, layer by layer")
+    profiles = measure(model.causal_lm, inputs)
+    gates = {}
+    if swap is not None and swap.gates:
+        values = hub.gate_values(model.causal_lm, inputs)
+        gates = dict(zip(swap.gated_layers, values))
+
+    announce(4, STAGES, "Writing the report")
+    paths = [reports.write_table(arguments.output, tabulate(profiles, gates))]
+    if reports.can_plot():
+        paths += draw(profiles, gates)
+    print(f"Done in {elapsed()} minutes. Written:")
+    for path in paths:
+        print(f"  {path}")
+
+
+def check_arguments():
+    for name in ("window", "sequences"):
+        value = getattr(arguments, name)
+        if value < 1:
+            raise SystemExit(
+                f"--{name} is expected to be at least 1. Received: {value}"
+            )
+
+
+def load_model():
+    """With the attention and the gates that the preset was saved with."""
+    preset = arguments.preset
+    if preset and (pathlib.Path(preset) / CONFIG_FILE).is_file():
+        causal_lm = hub.from_preset(preset, dtype=arguments.dtype)
+        return language_model.LanguageModel(causal_lm)
+    return language_model.load(arguments)
+
+
+def read_inputs(model):
+    """Held-out text, as the backbone takes it."""
+    _, held_out = byte_text.read_texts(language_model.text_folder(arguments))
+    num_tokens = arguments.sequences * arguments.length
+    rng = np.random.default_rng(arguments.seed)
+    tokens = model.encode_some(held_out, num_tokens)
+    inputs, _ = model.draw(tokens, arguments.sequences, arguments.length, rng)
+    return inputs
+
+
+def measure(causal_lm, inputs):
+    """The `AttentionProfile` of each layer that has attention, by index."""
+
+    def profile(weights):
+        return analysis.attention_profile(weights, arguments.window)
+
+    profiles = hub.measure_attention(causal_lm, inputs, profile)
+    return dict(zip(hub.layers_with_attention(causal_lm), profiles))
+
+
+def tabulate(profiles, gates):
+    """The table: means over heads, and the lowest and the highest head."""
+    names = GATES if gates else ()
+    columns = ["layer", *(name.replace("_", " ") for name in MEASURES), *names]
+    rows = []
+    for layer, profile in profiles.items():
+        row = [str(layer)]
+        for name, form in MEASURES.items():
+            row.append(tell(getattr(profile, name), form))
+        if gates:
+            paths = gates.get(layer, ())
+            missing = [""] * (len(GATES) - len(paths))
+            row += [*missing, *(tell(heads, "{:.3f}") for heads in paths)]
+        rows.append(row)
+    return (
+        f"Mean over heads (lowest and highest head), over "
+        f"{arguments.sequences} sequences of {arguments.length} tokens. "
+        f"Entropy in nats, distance in tokens; local mass: the share of "
+        f"weight on the {arguments.window} tokens up to a token itself.\n\n"
+        + reports.tabulate(columns, rows)
+    )
+
+
+def tell(heads, form):
+    numbers = (np.mean(heads), np.min(heads), np.max(heads))
+    return "{} ({} to {})".format(*map(form.format, numbers))
+
+
+def draw(profiles, gates):
+    """Figures of layers and heads; returns their paths."""
+    from keras_sa.analysis import plots  # imports matplotlib
+
+    figures = {"profile": plots.plot_attention_profile(list(profiles.values()))}
+    if gates:
+        figures["gates"] = plots.plot_gates(list(gates.values()))
+    return [
+        plots.save(figure, arguments.output / f"{name}.png")
+        for name, figure in figures.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

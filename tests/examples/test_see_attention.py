@@ -1,0 +1,77 @@
+"""What is told of a model's attention is what it computes with."""
+
+import math
+
+import pytest
+import small_model
+from example_runs import numbers_in
+from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
+from example_runs import table_rows
+
+from keras_sa import hub
+
+GATED = [
+    {"mode": "small_world", "window_size": 8},
+    {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
+    "full",
+]
+COLUMNS = 4  # of measures; gates come after
+
+
+@pytest.fixture
+def options(text_folder, tmp_path):
+    return (
+        *("--text", text_folder, "--length", "24", "--sequences", "2"),
+        *("--window", "4", "--output", tmp_path / "seen"),
+    )
+
+
+@slow_where_compiled
+def test_a_preset_comes_with_its_gates(options, tmp_path):
+    causal_lm = small_model.build(
+        num_layers=3,
+        num_query_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        hidden_dim=16,
+        intermediate_dim=16,
+    )
+    hub.swap_attention(causal_lm, GATED, seed=0)
+    hub.save_to_preset(causal_lm, tmp_path / "preset")
+    printed = run_to_the_end(
+        "see_attention", *options, "--preset", tmp_path / "preset"
+    )
+    assert "AttentionSwap(mode='small_world', window_size=8" in printed
+    head, *rows = table_rows(tmp_path / "seen" / "table.md")
+    assert head[-2:] == ["stochastic gate", "local gate"]
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    check_measures(rows)
+    # As they start: kernels of zeros.
+    low, high = "0.119 (0.119 to 0.119)", "0.881 (0.881 to 0.881)"
+    assert [row[-2:] for row in rows] == [[low, high], ["", high], ["", ""]]
+    local_mass = [numbers_in([row[COLUMNS]])[0] for row in rows]
+    assert local_mass[1] == 1  # the window of the layer
+    assert local_mass[2] < local_mass[0] < 1
+    for name in ("profile", "gates"):
+        figure = tmp_path / "seen" / f"{name}.png"
+        assert str(figure) in printed
+        assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_any_other_preset_is_seen_as_it_is(options, tiny_preset, tmp_path):
+    printed = run_to_the_end("see_attention", *options, "--preset", tiny_preset)
+    assert "its own attention" in printed
+    head, *rows = table_rows(tmp_path / "seen" / "table.md")
+    assert head[-1] == "local mass"
+    check_measures(rows)
+    assert not (tmp_path / "seen" / "gates.png").exists()
+
+
+def check_measures(rows):
+    for row in rows:
+        for cell in row[1 : 1 + COLUMNS]:
+            mean, low, high = numbers_in([cell])
+            assert math.isfinite(mean)
+            assert low <= mean <= high
