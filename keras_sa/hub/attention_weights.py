@@ -67,10 +67,8 @@ def measure_attention(model, inputs, measure):
     ...     "token_ids": keras.ops.ones((1, 10), "int32"),
     ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
     ... }
-    >>> hub.measure_attention(
-    ...     backbone, inputs, lambda weights: weights.sum().round()
-    ... )
-    [np.float32(40.0), np.float32(40.0)]
+    >>> hub.measure_attention(backbone, inputs, lambda weights: weights.shape)
+    [(1, 4, 10, 10), (1, 4, 10, 10)]
     """
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     real = _real_tokens(inputs)

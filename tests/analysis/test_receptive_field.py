@@ -120,6 +120,47 @@ def test_sample_is_near(name, causal):
     assert (typical[is_spread] > spread[is_spread] / 2).all()
 
 
+@parametrize_causal
+@pytest.mark.parametrize("num_sources", [None, 40])
+def test_by_distance(causal, num_sources):
+    stack = analysis.as_patterns(stacks(causal)["mixture"], causal)
+    found = analysis.receptive_field(
+        stack, LENGTH, num_sources=num_sources, by_distance=True, seed=3
+    )
+    sources = np.random.default_rng(3).choice(
+        LENGTH, num_sources or LENGTH, False
+    )
+    *_, reached = reached_by_products(stack, LENGTH)
+    expected = []
+    for exponent in range(6):
+        pairs = [
+            reached[i, j]
+            for i in range(LENGTH)
+            for j in sources
+            if 2**exponent
+            <= (i - j if causal else abs(i - j))
+            < 2 ** (exponent + 1)
+        ]
+        expected.append(np.mean(pairs))
+    np.testing.assert_allclose(found.distance_coverage[-1], expected)
+    assert not found.distance_coverage[0].any()
+    plain = analysis.receptive_field(
+        stack, LENGTH, num_sources=num_sources, seed=3
+    )
+    assert plain.distance_coverage is None
+    np.testing.assert_array_equal(plain.coverage, found.coverage)
+
+
+def test_causal_orders_miss_the_tokens_nearby():
+    """Hardly any path leads through the few tokens between."""
+    stack = [patterns.Stochastic(32, seed=seed) for seed in range(5)]
+    field = analysis.receptive_field(stack, 1024, causal=True, by_distance=True)
+    neighbor, *_, farthest = field.distance_coverage[-1]
+    # Only directly, by one of five orders.
+    assert neighbor == pytest.approx(1 - (1 - 31 / 1023) ** 5, abs=0.05)
+    assert farthest == pytest.approx(1, abs=1e-3)
+
+
 def test_a_sample_of_everybody_is_exact():
     stack = stacks(True)["stochastic"]
     whole = analysis.receptive_field(stack, 70)
@@ -161,6 +202,10 @@ def test_sliding_windows_reach_as_far_as_theory_says(causal):
         patterns.SlidingWindow(1, causal=causal),
         patterns.SlidingWindow(90, causal=causal),
         patterns.SlidingWindow(3, causal=causal),
+        patterns.Stochastic(8, order="identity", causal=causal),
+        patterns.SmallWorld(
+            6, order="identity", local_window_size=7, causal=causal
+        ),
     ]
     np.testing.assert_allclose(
         analysis.expected_coverage(stack, 100),
@@ -187,7 +232,11 @@ def test_theory_of_random_orders(make, causal):
 
 @parametrize_causal
 def test_theory_of_full_attention(causal):
-    stack = [patterns.SmallWorld(3), patterns.Full(), patterns.Stochastic(2)]
+    stack = [
+        patterns.SmallWorld(3, seed=1),
+        patterns.Full(),
+        patterns.Stochastic(2, seed=2),
+    ]
     stack = analysis.as_patterns(stack, causal)
     coverage = analysis.expected_coverage(stack, 50)
     np.testing.assert_allclose(coverage[2:], 1)
@@ -230,7 +279,23 @@ def test_bad_arguments(options, message):
         analysis.receptive_field(**{**arguments, **options})
 
 
-def test_no_theory_of_block_routed_layers():
-    routed = patterns.BlockRouted(2, np.zeros((4, 1, 1), int))
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        patterns.BlockRouted(2, np.zeros((4, 1, 1), int)),
+        patterns.Stochastic(2, neighborhood="block", order="identity"),
+    ],
+)
+def test_no_theory_where_tokens_differ(pattern):
     with pytest.raises(ValueError, match="A theory is expected for"):
-        analysis.expected_coverage(routed, 4)
+        analysis.expected_coverage(pattern, 4)
+
+
+def test_no_theory_of_one_order_in_all_layers():
+    stack = [patterns.Stochastic(64, seed=2)] * 3
+    with pytest.raises(ValueError, match="independent.*\\[2, 2, 2\\]"):
+        analysis.expected_coverage(stack, 1000)
+    # It reaches no further than a sliding window.
+    found = analysis.receptive_field(stack, 1000).coverage
+    window = analysis.receptive_field([patterns.SlidingWindow(64)] * 3, 1000)
+    np.testing.assert_allclose(found, window.coverage)
