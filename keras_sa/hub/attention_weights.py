@@ -34,9 +34,8 @@ def measure_attention(model, inputs, measure):
     padding are 0. The model runs eagerly and as outside training, computes
     what it always does, and is left as it was.
 
-    It takes O(B H n^2) of memory, for one layer at a time, and as many runs of
-    each attention as values of `D` features have room for in `n`: for
-    thousands of tokens on a CPU this takes minutes.
+    It takes `B H n^2` numbers of memory, for one layer at a time, and runs
+    each attention `n / D` times more, with `D` features in a value.
 
     Args:
         model: a KerasHub task or backbone with decoder layers of a known
@@ -216,12 +215,15 @@ def _weights(attend, value):
         value: some, for their shape and dtype.
     """
     length, width = value.shape[1], value.shape[3]
-    columns = []
+    weights = None
     for start in range(0, length, width):
         # Fused attentions want as many features as there were.
         identity = np.eye(length, width, -start)[None, :, None]
         identity = ops.convert_to_tensor(identity, value.dtype)
         output = attend(ops.broadcast_to(identity, ops.shape(value)))
         output = ops.convert_to_numpy(ops.cast(output, "float32"))
-        columns.append(output[..., : length - start])
-    return np.concatenate(columns, axis=-1).transpose(0, 2, 1, 3)
+        output = output.transpose(0, 2, 1, 3)  # [B, H, n, D]
+        if weights is None:
+            weights = np.empty((*output.shape[:3], length), "float32")
+        weights[..., start : start + width] = output[..., : length - start]
+    return weights

@@ -48,8 +48,8 @@ def gate_values(model, inputs):
     ...     "token_ids": keras.ops.ones((1, 10), "int32"),
     ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
     ... }
-    >>> hub.gate_values(backbone, inputs)[0].round(2).tolist()
-    [[0.12, 0.12], [0.88, 0.88]]
+    >>> hub.gate_values(backbone, inputs)[0].shape
+    (2, 2)
     """
     return GateMeter(model).measure(inputs)
 
@@ -85,8 +85,8 @@ class GateMeter(keras.Model):
     >>> meter.measure({
     ...     "token_ids": keras.ops.ones((1, 10), "int32"),
     ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
-    ... })[0].shape
-    (2, 2)
+    ... })[0].mean(axis=1).round(2)
+    array([0.12, 0.88], dtype=float32)
     """
 
     def __init__(self, model):
@@ -110,7 +110,16 @@ class GateMeter(keras.Model):
 
         Returns:
             As `gate_values`.
+
+        Raises:
+            ValueError: if the gates are no longer those of the model.
         """
+        if gates_of(self.backbone) != list(self.gates):
+            raise ValueError(
+                "A `GateMeter` is expected to be used under the swap that it "
+                "was made under: make another one after swapping again. "
+                "Received: a model with other gates"
+            )
         *sums, counts = self.predict_on_batch(inputs)
         return [layer.sum(axis=0) / np.sum(counts) for layer in sums]
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_sa import analysis
 from keras_sa import hub
@@ -119,7 +120,13 @@ def test_layers_that_look_both_ways(name, window):
     model = models.build(
         name, use_bidirectional_attention=True, sliding_window_size=window
     )
-    assert not any(pattern.causal for pattern in check_graphs(model))
+    stack = check_graphs(model)
+    assert not any(pattern.causal for pattern in stack)
+    for pattern in analysis.as_patterns(stack, causal=True):
+        graph = analysis.attention_graph(pattern, LENGTH).toarray()
+        mask = ops.convert_to_numpy(pattern.mask(LENGTH))
+        np.testing.assert_array_equal(graph, mask)
+        assert not np.triu(graph, 1).any()
     options = {**MODES[5], "layers": "global", "seed": SEED}
     with hub.swap_attention(model, **options):
         check_graphs(model)

@@ -89,6 +89,17 @@ def test_a_meter_is_compiled_once_and_sees_what_gates_learn():
         assert len(calls) == compiled
 
 
+def test_a_meter_belongs_to_a_swap():
+    model, swap = gated_model()
+    meter = hub.GateMeter(model)
+    hub.swap_attention(model, MODES, seed=3)
+    with pytest.raises(ValueError, match="under the swap.*other gates"):
+        meter.measure(text(0))
+    hub.current_swap(model).restore()
+    with pytest.raises(ValueError, match="expected to have gates"):
+        meter.measure(text(0))
+
+
 @pytest.mark.parametrize("measure", [hub.GateMeter, hub.gate_values])
 def test_a_model_without_gates(measure):
     model = models.build("llama")

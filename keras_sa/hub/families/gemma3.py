@@ -11,12 +11,15 @@ from keras_sa.ops import patterns
 
 @dataclasses.dataclass(frozen=True)
 class _WindowAhead(patterns.SlidingWindow):
-    """A window of an even size that has its larger half ahead."""
+    """A window whose larger half, if its size is even, is ahead."""
 
     def mask(self, length):
-        return ops.transpose(super().mask(length))
+        mask = super().mask(length)
+        return mask if self.causal else ops.transpose(mask)
 
     def neighbors(self, length, positions=None):
+        if self.causal:
+            return super().neighbors(length, positions)
         if positions is None:
             positions = ops.arange(length, dtype="int32")
         mirrored = super().neighbors(length, length - 1 - positions)
