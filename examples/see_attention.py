@@ -58,7 +58,9 @@ MEASURES = {
     "evenness": "{:.2f}",
     "mean_distance": "{:.1f}",
     "local_mass": "{:.3f}",
+    "total": "{:.2f}",
 }
+ALIKE = "all keys alike"
 GATES = ("stochastic gate", "local gate")
 
 
@@ -81,7 +83,7 @@ def main():
         gates = dict(zip(swap.gated_layers, values))
 
     announce(4, STAGES, "Writing the report")
-    paths = [reports.write_table(arguments.output, tabulate(profiles, gates))]
+    paths = [reports.write_table(arguments.output, report(profiles, gates))]
     if reports.can_plot():
         paths += draw(profiles, gates)
     print(f"Done in {elapsed()} minutes. Written:")
@@ -110,7 +112,7 @@ def load_model():
 def read_inputs(model):
     """Held-out text, as the backbone takes it."""
     _, held_out = byte_text.read_texts(language_model.text_folder(arguments))
-    num_tokens = arguments.sequences * arguments.length
+    num_tokens = arguments.sequences * arguments.length + 1
     rng = np.random.default_rng(arguments.seed)
     tokens = model.encode_some(held_out, num_tokens)
     inputs, _ = model.draw(tokens, arguments.sequences, arguments.length, rng)
@@ -127,32 +129,65 @@ def measure(causal_lm, inputs):
     return dict(zip(hub.layers_with_attention(causal_lm), profiles))
 
 
+def report(profiles, gates):
+    return f"""\
+Means over heads (lowest and highest head) and over {arguments.sequences} \
+sequences of {arguments.length} tokens. Entropy in nats, distance in tokens; \
+local mass: the share of weight on the {arguments.window} tokens up to a token \
+itself; total: what the weights of a token sum to.
+
+{tabulate(profiles, gates)}
+
+Shares of weight by distance in tokens, means over heads:
+
+{tabulate_distances(profiles)}"""
+
+
 def tabulate(profiles, gates):
-    """The table: means over heads, and the lowest and the highest head."""
+    """What heads do in each layer, and what they would if all were alike."""
     names = GATES if gates else ()
     columns = ["layer", *(name.replace("_", " ") for name in MEASURES), *names]
     rows = []
     for layer, profile in profiles.items():
-        row = [str(layer)]
-        for name, form in MEASURES.items():
-            row.append(tell(getattr(profile, name), form))
-        if gates:
-            paths = gates.get(layer, ())
-            missing = [""] * (len(GATES) - len(paths))
-            row += [*missing, *(tell(heads, "{:.3f}") for heads in paths)]
-        rows.append(row)
-    return (
-        f"Mean over heads (lowest and highest head), over "
-        f"{arguments.sequences} sequences of {arguments.length} tokens. "
-        f"Entropy in nats, distance in tokens; local mass: the share of "
-        f"weight on the {arguments.window} tokens up to a token itself.\n\n"
-        + reports.tabulate(columns, rows)
+        paths = [tell(heads, "{:.3f}") for heads in gates.get(layer, ())]
+        missing = [""] * (len(names) - len(paths))
+        rows.append([str(layer), *tell_measures(profile), *missing, *paths])
+    keys = np.tri(arguments.length)
+    alike = keys / keys.sum(axis=1, keepdims=True)
+    alike = analysis.attention_profile(alike[None, None], arguments.window)
+    rows.append(
+        [ALIKE, *tell_measures(alike, "{0}"), *[""] * len(names)],
     )
+    return reports.tabulate(columns, rows)
 
 
-def tell(heads, form):
+def tabulate_distances(profiles):
+    starts = next(iter(profiles.values())).distances
+    ends = [*(starts[1:] - 1), arguments.length - 1]
+    columns = ["layer"]
+    columns += [
+        f"{a} to {b}" if a < b else f"{a}" for a, b in zip(starts, ends)
+    ]
+    rows = [
+        [
+            str(layer),
+            *(f"{x:.3f}" for x in profile.mass_by_distance.mean(axis=0)),
+        ]
+        for layer, profile in profiles.items()
+    ]
+    return reports.tabulate(columns, rows)
+
+
+def tell_measures(profile, form="{0} ({1} to {2})"):
+    return [
+        tell(getattr(profile, name), digits, form)
+        for name, digits in MEASURES.items()
+    ]
+
+
+def tell(heads, digits, form="{0} ({1} to {2})"):
     numbers = (np.mean(heads), np.min(heads), np.max(heads))
-    return "{} ({} to {})".format(*map(form.format, numbers))
+    return form.format(*map(digits.format, numbers))
 
 
 def draw(profiles, gates):

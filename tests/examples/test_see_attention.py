@@ -16,7 +16,8 @@ GATED = [
     {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
     "full",
 ]
-COLUMNS = 4  # of measures; gates come after
+LOCAL_MASS = 4  # its column
+COLUMNS = 5  # of measures; gates come after
 
 
 @pytest.fixture
@@ -44,13 +45,28 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
     )
     assert "AttentionSwap(mode='small_world', window_size=8" in printed
     head, *rows = table_rows(tmp_path / "seen" / "table.md")
+    rows, (alike, distances, *shares) = rows[:3], rows[3:]
     assert head[-2:] == ["stochastic gate", "local gate"]
-    assert [row[0] for row in rows] == ["0", "1", "2"]
+    assert alike[0] == "all keys alike"
+    assert numbers_in(alike)[1:3] == [1, 5.8]  # a quarter of 23
+    assert distances[1:] == [
+        "0",
+        "1",
+        "2 to 3",
+        "4 to 7",
+        "8 to 15",
+        "16 to 23",
+    ]
+    for row in (rows, shares):
+        assert [cells[0] for cells in row] == ["0", "1", "2"]
+    for row in shares:
+        assert sum(numbers_in(row)) == pytest.approx(1, abs=4e-3)
+    assert numbers_in(shares[1])[3:] == [0, 0, 0]
     check_measures(rows)
     # As they start: kernels of zeros.
     low, high = "0.119 (0.119 to 0.119)", "0.881 (0.881 to 0.881)"
     assert [row[-2:] for row in rows] == [[low, high], ["", high], ["", ""]]
-    local_mass = [numbers_in([row[COLUMNS]])[0] for row in rows]
+    local_mass = [numbers_in([row[LOCAL_MASS]])[0] for row in rows]
     assert local_mass[1] == 1  # the window of the layer
     assert local_mass[2] < local_mass[0] < 1
     for name in ("profile", "gates"):
@@ -63,9 +79,9 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
 def test_any_other_preset_is_seen_as_it_is(options, tiny_preset, tmp_path):
     printed = run_to_the_end("see_attention", *options, "--preset", tiny_preset)
     assert "its own attention" in printed
-    head, *rows = table_rows(tmp_path / "seen" / "table.md")
-    assert head[-1] == "local mass"
-    check_measures(rows)
+    head, row, *_ = table_rows(tmp_path / "seen" / "table.md")
+    assert head[-1] == "total"
+    check_measures([row])
     assert not (tmp_path / "seen" / "gates.png").exists()
 
 
