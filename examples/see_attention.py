@@ -10,7 +10,8 @@ A preset that `keras_sa.hub.save_to_preset` saved comes with its sparse
 attention and its gates; any other one is seen as it is.
 
 Writes `table.md` and, with matplotlib, `profile.png` and `gates.png`.
-Without --preset the model is the small one of bytes in tiny_model.
+Without --preset the model is the small one of bytes in tiny_model. Needs
+`pip install keras_sa[hub,analysis]`.
 """
 
 import pathlib

@@ -130,38 +130,25 @@ def test_weights_are_the_softmax_that_the_family_describes(case):
         np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [None, SMALL_WORLD], ids=str)
+@pytest.mark.parametrize(
+    "options", [None, SMALL_WORLD], ids=["native", "gates"]
+)
 @pytest.mark.parametrize("name", ["bloom", "falcon"])
 def test_weights_with_alibi(name, options):
-    """The output of the whole attention layer, made of its weights."""
+    """The output of a whole attention layer, made of its weights."""
     if (name, options) != ("bloom", None):
         models.skip_where_compiled("another family")
     model = models.build(name)
     if options is not None:
         hub.swap_attention(model, **options)
-    measured = arrays(model)
-    model.compile()
+    weights, *_ = arrays(model)
     (family, attention), *_ = families_and_attentions(model)
-    seen = []
-
-    def call(self, *args, **kwargs):
-        seen.append((args, kwargs, original(self, *args, **kwargs)))
-        return seen[-1][-1]
-
-    original = type(attention).call
-    call.__signature__ = inspect.signature(original)
-    override_methods(attention, {"call": call})
-    models_inputs = {k: ops.convert_to_tensor(x) for k, x in inputs().items()}
-    model.backbone(models_inputs)
-    restore_methods(attention)
-    ((args, kwargs, expected),) = seen
-    x = args[0] if args else first_tensor(kwargs)
+    x, expected = first_call(model, attention)
     *_, project_value, project_output = (
         getattr(attention, name) for name in family.projections
     )
-    mixed = np.einsum(
-        "bhij,bjhd->bihd", measured[0], as_numpy(project_value(x))
-    )
+    value = as_numpy(project_value(x))
+    mixed = np.einsum("bhij,bjhd->bihd", weights, value)
     received = project_output(mixed.reshape(*mixed.shape[:2], -1))
     real = inputs()["padding_mask"]
     np.testing.assert_allclose(
@@ -169,8 +156,26 @@ def test_weights_with_alibi(name, options):
     )
 
 
-def first_tensor(kwargs):
-    return kwargs.get("hidden_states", kwargs.get("inputs"))
+def first_call(model, attention):
+    """What an attention layer is called on, and what it returns."""
+    original = type(attention).call
+    signature = inspect.signature(original)
+    seen = []
+
+    def call(self, *args, **kwargs):
+        output = original(self, *args, **kwargs)
+        seen.append((signature.bind(self, *args, **kwargs).args[1], output))
+        return output
+
+    call.__signature__ = signature
+    override_methods(attention, {"call": call})
+    try:
+        model.backbone(
+            {name: ops.convert_to_tensor(x) for name, x in inputs().items()}
+        )
+    finally:
+        restore_methods(attention)
+    return seen[0]
 
 
 def test_rows_sum_to_one_or_to_the_gates_or_less_with_sinks():
