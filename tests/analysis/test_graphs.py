@@ -197,6 +197,13 @@ def test_routed_layers_need_their_inputs():
         analysis.attention_graph(layer, 20)
 
 
+def test_patterns_are_equal_if_all_of_them_is():
+    assert patterns.Stochastic(4, seed=1) == patterns.Stochastic(4, seed=1)
+    assert patterns.Stochastic(4, seed=1) != patterns.Stochastic(4, seed=2)
+    # What was chosen is an array: no other object is the same.
+    assert routed(40, True) != routed(40, True)
+
+
 def test_length_of_routed_blocks():
     with pytest.raises(ValueError, match="40. Received: length=39"):
         analysis.attention_graph(routed(40, True), 39)

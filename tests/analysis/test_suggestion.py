@@ -8,7 +8,6 @@ from keras_sa.analysis.suggestion import smallest_true
 from keras_sa.analysis.suggestion import windows
 from keras_sa.ops import patterns
 
-
 only_on_torch = pytest.mark.skipif(
     keras.config.backend() != "torch",
     reason="a search tries many windows, which JAX compiles one by one; what "
