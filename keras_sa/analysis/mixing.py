@@ -23,8 +23,8 @@ from keras_sa.ops import _validation
 _MOST_DENSE = 128
 _MOST_EXACT = 2048
 _SAMPLE = 64
-_TOLERANCE = 1e-8
-_MOST_RESTARTS = 200
+# Tokens times restarts of ARPACK: about a minute.
+_MOST_WORK = 2**24
 # What is left of differences below this is rounding: full attention.
 _ROUNDING = 1e-13
 
@@ -120,9 +120,9 @@ def spectral_gap(source, length, causal=None):
     second largest modulus tells what is left of unequal values each time the
     layer, or for the product the whole stack, is repeated, in the long run.
     An order of the tokens changes no eigenvalue: without a mask a
-    stochastic window has those of a sliding window. It is the product
-    of layers with independent orders that has a large gap. Blocks never mix
-    with other blocks in the same order: their gap is 0.
+    stochastic window has those of a sliding window, and blocks, which never
+    mix with one another, have a gap of 0. It is the product of independent
+    orders that has a large gap: each layer leaves about 1 / sqrt(w).
 
     The limit is the stationary distribution. It is uniform up to the ends of
     the windows, which are shorter. A window of an even size looks back by one
@@ -132,8 +132,8 @@ def spectral_gap(source, length, causal=None):
     Under a causal mask the matrices are triangular, and their eigenvalues
     stand on the diagonal: 1 over the number of tokens that a token sees. The
     limit is then all weight on the first token, and not uniform attention; a
-    gap of 0 means that another token, too, sees nobody but itself. This says
-    nothing of a few layers: see `total_variation`.
+    gap of 0 means that another token, too, sees itself alone in every layer.
+    This says nothing of a few layers: see `total_variation`.
 
     Contractions hold for a single pass instead, at worst: values with a
     standard deviation of 1 over the tokens come out with no more than that.
@@ -142,9 +142,11 @@ def spectral_gap(source, length, causal=None):
     tokens take over what a few early ones hold.
 
     Up to 128 tokens this is dense linear algebra. Above it is ARPACK's, to
-    eight digits, and takes no `[n, n]` array; what has not converged after 200
-    restarts is nan. So it may be for windows over more than ten thousand
-    tokens, whose gap of about (w / n)^2 is too small.
+    working precision, takes no `[n, n]` array, and gives nan for what has not
+    converged after about a minute: windows over more than some ten thousand
+    tokens, whose gap of about (w / n)^2 is small. Drift makes eigenvalues
+    sensitive: those of windows of an even size have fewer digits the more
+    tokens there are for w^2, and may not converge at all.
 
     Args:
         source: as in `as_patterns`.
@@ -243,8 +245,7 @@ def _largest(operator, solver):
             operator,
             k=1,
             v0=start,
-            tol=_TOLERANCE,
-            maxiter=_MOST_RESTARTS,
+            maxiter=_MOST_WORK // operator.shape[0] + 1,
             return_eigenvectors=False,
         )
     except scipy.sparse.linalg.ArpackNoConvergence:

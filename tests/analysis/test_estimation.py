@@ -35,7 +35,7 @@ def enumerated(window_size, neighborhood, causal):
 @parametrize_causal
 @parametrize_neighborhood
 def test_theory_is_exact(neighborhood, causal):
-    sizes = range(1, LENGTH + 1)
+    sizes = [2, 3, 5]
     found = analysis.estimator_error(
         LENGTH, sizes, neighborhood, causal, num_draws=2, num_values=2
     )
@@ -50,7 +50,7 @@ def test_theory_is_exact(neighborhood, causal):
 @parametrize_neighborhood
 def test_theory_is_what_is_measured(neighborhood, causal):
     found = analysis.estimator_error(
-        64, [2, 9, 24], neighborhood, causal, num_draws=6, num_values=20
+        64, [4, 16], neighborhood, causal, num_draws=6, num_values=20
     )
     for name in ("squared_bias", "variance"):
         measured = getattr(found, name)
@@ -58,12 +58,12 @@ def test_theory_is_what_is_measured(neighborhood, causal):
         off = measured - getattr(found, f"expected_{name}")
         assert (np.abs(off) < 4 * error).all(), name
         # Precise enough to tell from no bias, and from no variance.
-        assert (error[:2] < 0.4 * measured[:2]).all(), name
+        assert (error < 0.4 * measured).all(), name
 
 
 def test_whole_windows():
     """Blocks that divide the length: the formulas of the docstring."""
-    n, w = 1000, np.array([5, 50, 500])
+    n, w = 64, np.array([4, 16])
     found = analysis.estimator_error(
         n, w.tolist(), "block", num_draws=2, num_values=2
     )
@@ -76,22 +76,10 @@ def test_whole_windows():
     )
 
 
-def test_bias_falls_faster_than_variance():
-    found = analysis.estimator_error(
-        1024, [4, 8, 16, 32], num_draws=2, num_values=2
-    )
-    slopes = [
-        np.diff(np.log2(x))
-        for x in (found.expected_squared_bias, found.expected_variance)
-    ]
-    np.testing.assert_allclose(slopes[0], -2, atol=0.15)
-    np.testing.assert_allclose(slopes[1], -1, atol=0.25)
-
-
 @parametrize_causal
 def test_seeing_everything_has_no_error(causal):
     found = analysis.estimator_error(
-        10, [10], "block", causal, num_draws=2, num_values=2
+        LENGTH, [LENGTH], "block", causal, num_draws=2, num_values=2
     )
     for name in ("squared_bias", "variance"):
         np.testing.assert_allclose(getattr(found, name), 0, atol=1e-30)
