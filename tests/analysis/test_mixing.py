@@ -179,12 +179,12 @@ def test_standard_error_is_the_spread_of_samples():
     np.testing.assert_array_equal(everything.standard_error, 0)
     samples = [
         analysis.total_variation(stack, 40, True, num_tokens=10, seed=seed)
-        for seed in range(60)
+        for seed in range(40)
     ]
     off = np.array([x.mean - everything.mean for x in samples])
     spread = np.sqrt((off**2).mean(axis=0))
     claimed = np.mean([x.standard_error for x in samples], axis=0)
-    np.testing.assert_allclose(claimed, spread, rtol=0.3)  # 9 % by chance
+    np.testing.assert_allclose(claimed, spread, rtol=0.35)  # 11 % by chance
     alone = analysis.total_variation(stack, 40, num_tokens=1)
     assert np.isnan(alone.standard_error).all()
 
