@@ -215,7 +215,7 @@ def _contraction(matrices):
 
 
 def _is_lower_triangular(matrix):
-    """As far as columns are in order."""
+    """Of a matrix whose columns are in order, and whose rows hold one."""
     last = matrix.indices[matrix.indptr[1:] - 1]
     return bool((last <= np.arange(len(last))).all())
 
@@ -276,7 +276,8 @@ class TotalVariation:
     def standard_error(self):
         """float64 `[L]`: of the mean, as an estimate of that of all tokens.
 
-        0 if they are all there, nan for one of several.
+        0 if they are all there, nan for one of several. Other permutations
+        are not in it.
         """
         num_layers, num_tokens = self.distances.shape
         if num_tokens == self.length:
