@@ -1,0 +1,274 @@
+"""How much of the text has reached a token after each layer.
+
+Information goes from the token that is seen to the one that sees it: token j
+reaches token i after `l` layers if layer `l` of i sees somebody whom j reached
+after `l - 1` layers. A set of tokens is a row of bits.
+
+Letters: `n` tokens, `L` layers, `S` sources: the tokens that are followed,
+`W` words of 64 of them.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_sa.analysis.graphs import neighbor_rows
+from keras_sa.analysis.sources import as_patterns
+from keras_sa.ops import _validation
+from keras_sa.ops import patterns
+
+# Above as many tokens a sample of them is followed.
+_EXACT, _SAMPLED = 2**14, 1024
+# Words of all tokens, and of some, that are in memory at a time.
+_WORDS, _WORDS_AT_A_TIME = 2**23, 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class ReceptiveField:
+    """What `receptive_field` found; index 0 is the input, `l` is layer `l`.
+
+    Attributes:
+        length: tokens `n`.
+        causal: whether all layers look back only. The share that reaches a
+            token is then of the tokens up to itself, else of all.
+        coverage: float64 `[L + 1]`: the share that reaches a token, mean over
+            tokens.
+        standard_error: float64 `[L + 1]`, of `coverage`; 0 if it is exact.
+        token_coverage: float32 `[L + 1, n]`: the share for each token; of the
+            sources only, and nan before the first of them, if sampled.
+        num_sources: how many tokens were followed.
+    """
+
+    length: int
+    causal: bool
+    coverage: np.ndarray
+    standard_error: np.ndarray
+    token_coverage: np.ndarray
+    num_sources: int
+
+    @property
+    def is_exact(self):
+        """Whether all tokens were followed."""
+        return self.num_sources == self.length
+
+    def coverage_depth(self, share=1.0):
+        """The first layer whose `coverage` is at least `share`, or `None`."""
+        return first_depth(self.coverage, share)
+
+
+def first_depth(coverage, share):
+    """The first index of an array that is at least `share`, or `None`.
+
+    Args:
+        coverage: `[L + 1]`.
+        share: between 0 and 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(
+            "`share` is expected to be above 0 and at most 1. "
+            f"Received: share={share}"
+        )
+    enough = np.flatnonzero(np.asarray(coverage) >= share)
+    return int(enough[0]) if len(enough) else None
+
+
+def receptive_field(
+    source, length, causal=None, num_sources=None, seed=0, progress=None
+):
+    """How much of the text has reached a token after each layer.
+
+    All tokens are followed up to 16,384, exactly; above, a random sample of
+    them, with a standard error. Full attention may be among the layers at any
+    length. It takes `n S / 8` bytes, 64 MB at a time, and for every layer
+    `n w S / 64` operations on words.
+
+    Args:
+        source: as in `keras_sa.analysis.as_patterns`.
+        length: tokens `n`.
+        causal: as in `as_patterns`.
+        num_sources: int up to `n`: how many tokens are followed. Default: all
+            of them up to 16,384 tokens, else 1,024.
+        seed: int, of the sample.
+        progress: optional function of `(steps done, steps in all)`.
+
+    Returns:
+        A `ReceptiveField`.
+
+    Raises:
+        ValueError: if an argument is not as above, or if some layers are
+            causal and others not.
+
+    Example:
+
+    >>> from keras_sa import analysis
+    >>> from keras_sa.ops import patterns
+    >>> stack = [patterns.Stochastic(64, seed=layer) for layer in range(3)]
+    >>> analysis.receptive_field(stack, 1000).coverage_depth()
+    2
+
+    Reference:
+        Stochastic Attention, https://arxiv.org/abs/2604.00754
+    """
+    stack = as_patterns(source, causal)
+    causal = check_alike(stack)
+    _validation.check_positive_int("length", length)
+    sources = _choose_sources(length, num_sources, seed)
+    parts = np.array_split(sources, _num_parts(len(sources), length))
+    tally = _Tally(len(stack), length, causal, sources)
+    for number, part in enumerate(parts):
+        for layer, reached in _after_each_layer(stack, part, length):
+            tally.add(layer, reached, part)
+            if progress is not None:
+                done = number * len(stack) + layer
+                progress(done, len(parts) * len(stack))
+    return tally.result()
+
+
+def check_alike(stack):
+    """Whether the layers are causal; raises unless they agree."""
+    causal = {pattern.causal for pattern in stack}
+    if len(causal) > 1:
+        raise ValueError(
+            "The layers are expected to be causal, or not, all of them: say "
+            f"which by `causal`. Received: {stack}"
+        )
+    return causal.pop()
+
+
+def _choose_sources(length, num_sources, seed):
+    """Positions `[S]`, in order."""
+    if num_sources is None:
+        num_sources = length if length <= _EXACT else _SAMPLED
+    _validation.check_positive_int("num_sources", num_sources)
+    if num_sources > length:
+        raise ValueError(
+            f"`num_sources` is expected to be at most length={length}. "
+            f"Received: num_sources={num_sources}"
+        )
+    generator = np.random.default_rng(seed)
+    return np.sort(generator.choice(length, num_sources, replace=False))
+
+
+def _num_parts(num_sources, length):
+    return -(-num_sources * length // (64 * _WORDS))
+
+
+def _after_each_layer(stack, sources, length):
+    """Yields the layer and who of the sources reached whom, `[n + 1, W]`.
+
+    The last row, which stands for nobody, is empty.
+    """
+    reached = np.zeros((length + 1, -(-len(sources) // 64)), "uint64")
+    number = np.arange(len(sources))
+    bit = np.left_shift(np.uint64(1), (number % 64).astype("uint64"))
+    reached[sources, number // 64] = bit
+    yield 0, reached
+    for layer, pattern in enumerate(stack, start=1):
+        reached = _listen(pattern, reached, length)
+        yield layer, reached
+
+
+def _listen(pattern, reached, length):
+    """What reaches each token through one more layer."""
+    if isinstance(pattern, patterns.Full):
+        heard = np.bitwise_or.accumulate(reached, axis=0)
+        if not pattern.causal:
+            heard[:] = heard[-1]
+        heard[-1] = 0
+        return heard
+    heard = np.zeros_like(reached)
+    start = 0
+    for neighbors in neighbor_rows([pattern], length):
+        stop = start + len(neighbors)
+        _collect(reached, neighbors, heard[start:stop])
+        start = stop
+    return heard
+
+
+def _collect(reached, neighbors, heard):
+    """Adds to each row what reached any of its neighbours; -1 is nobody."""
+    step = max(1, _WORDS_AT_A_TIME // reached.shape[1])
+    for start in range(0, len(neighbors), step):
+        rows = heard[start : start + step]
+        buffer = np.empty_like(rows)
+        for column in neighbors[start : start + step].T:
+            np.take(reached, column, axis=0, out=buffer, mode="wrap")
+            rows |= buffer
+
+
+class _Tally:
+    """Counts who was reached.
+
+    With a sample of sources `s`, the mean over tokens is a ratio of sums over
+    sources: `sum_s a_s / sum_s b_s`, with `a_s` the sum over the tokens i that
+    s reached of 1 / (tokens that could reach i), and `b_s` the same over all
+    tokens that s could reach. Complete coverage is then exactly 1.
+    """
+
+    def __init__(self, num_layers, length, causal, sources):
+        self.length, self.causal, self.sources = length, causal, sources
+        shape = (num_layers + 1, length)
+        self.counts = np.zeros(shape, "int64")
+        self.sums = np.zeros((num_layers + 1, len(sources)))
+        position = np.arange(length)
+        self.weights = (
+            1 / (position + 1) if causal else np.full(length, 1 / length)
+        )
+
+    def add(self, layer, reached, part):
+        reached = reached[: self.length]
+        self.counts[layer] += np.bitwise_count(reached).sum(axis=1, dtype=int)
+        if len(self.sources) < self.length:
+            place = np.searchsorted(self.sources, part)
+            self.sums[layer, place] = _weighted_bits(
+                reached, self.weights, len(part)
+            )
+
+    def result(self):
+        possible = np.full(self.length, len(self.sources))
+        if self.causal:
+            position = np.arange(self.length)
+            possible = np.searchsorted(self.sources, position, side="right")
+        share = np.where(
+            possible > 0, self.counts / np.maximum(possible, 1), np.nan
+        )
+        if len(self.sources) == self.length:
+            coverage = share.mean(axis=1)
+            error = np.zeros_like(coverage)
+        else:
+            coverage, error = self._ratio()
+            # Sums of floats would leave it a little aside of 1.
+            is_complete = (self.counts == possible).all(axis=1)
+            coverage = np.where(is_complete, 1.0, coverage)
+        return ReceptiveField(
+            length=self.length,
+            causal=self.causal,
+            coverage=coverage,
+            standard_error=error,
+            token_coverage=share.astype("float32"),
+            num_sources=len(self.sources),
+        )
+
+    def _ratio(self):
+        """The ratio of sums `[L + 1]` and its standard error."""
+        could = np.ones(len(self.sources))
+        if self.causal:
+            could = np.cumsum(self.weights[::-1])[::-1][self.sources]
+        ratio = self.sums.sum(axis=1) / could.sum()
+        deviation = self.sums - ratio[:, None] * could
+        num = len(self.sources)
+        left_out = 1 - num / self.length
+        variance = left_out * (deviation**2).sum(axis=1) / max(num - 1, 1)
+        return ratio, np.sqrt(variance / num) / could.mean()
+
+
+def _weighted_bits(reached, weights, num_sources):
+    """For each source `[S]` the sum of the weights of whom it reached."""
+    total = np.zeros(reached.shape[1] * 64)
+    step = max(1, 2**18 // reached.shape[1])
+    for start in range(0, len(reached), step):
+        words = np.ascontiguousarray(reached[start : start + step])
+        octets = words.astype("<u8", copy=False).view("uint8")
+        bits = np.unpackbits(octets, axis=1, bitorder="little")
+        total += weights[start : start + step] @ bits
+    return total[:num_sources]
