@@ -35,7 +35,7 @@ _STYLES = (
     ("#56B4E9", "P", (0, (1, 3))),
     ("black", "*", "-"),
 )
-# Who is seen, and through what; from dark to light, whatever the colour.
+# Who is seen, and through what. Those that meet in a panel differ in shade.
 _KINDS = {
     "itself": "black",
     "window over the text": "#0072B2",
@@ -43,12 +43,6 @@ _KINDS = {
     "both windows": "#F0E442",
     "chosen block": "#009E73",
     "every token": "#56B4E9",
-}
-_KIND_OF = {
-    _patterns.SlidingWindow: "window over the text",
-    _patterns.Stochastic: "window over a random order",
-    _patterns.SmallWorld: "window over a random order",  # and more, see below
-    _patterns.BlockRouted: "chosen block",
 }
 _CODES = {kind: code for code, kind in enumerate(_KINDS, start=1)}
 _NAMES = {
@@ -129,7 +123,7 @@ def plot_coverage(fields, expected=None, share=0.99):
         fields: dict from the label of a curve to its `ReceptiveField`, of at
             most seven. Sampled ones have bars of two standard errors.
         expected: optional dict from some of these labels to `[L + 1]`, as
-            `expected_coverage` returns: drawn as dashed lines.
+            `expected_coverage` returns: drawn as thin black dashes.
         share: share of the text whose depth is marked by a ring and written
             in the legend.
 
@@ -163,18 +157,16 @@ def plot_coverage(fields, expected=None, share=0.99):
     figure, axes = _one_panel()
     for style, (label, field) in zip(_STYLES, fields.items()):
         _draw_field(axes, style, label, field, share)
-    for style, label in zip(_STYLES, fields):
-        if label in expected:
-            values = 100 * np.asarray(expected[label])
-            axes.plot(values, "--", color=style[0], linewidth=1, zorder=3)
-    if expected:
-        axes.plot([], [], "--", color="black", linewidth=1, label="theory")
+    theory = {"color": "black", "linestyle": "--", "linewidth": 0.9}
+    for number, values in enumerate(expected.values()):
+        label = "theory" if number == 0 else None
+        axes.plot(100 * np.asarray(values), label=label, zorder=3, **theory)
     causal = any(field.causal for field in fields.values())
     axes.set_xlabel("depth in layers")
     axes.set_ylabel(f"coverage in % of the {'past' if causal else 'text'}")
     axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes.legend()
+    _add_legend(figure, axes)
     return figure
 
 
@@ -258,7 +250,7 @@ def plot_small_world_curve(curve, reference=None):
     axes.set_xlabel("share of shortcuts")
     axes.set_ylabel("relative to no shortcuts")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    _add_legend(figure, axes)
     return figure
 
 
@@ -340,10 +332,22 @@ def save(figure, path):
 
 
 def _one_panel():
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(color="0.85", linewidth=0.6)
     return figure, axes
+
+
+def _add_legend(figure, axes):
+    """Below the axes, where it hides no curve; theory comes last."""
+    handles, labels = axes.get_legend_handles_labels()
+    pairs = sorted(zip(handles, labels), key=lambda pair: pair[1] == "theory")
+    figure.legend(
+        [handle for handle, _ in pairs],
+        [label for _, label in pairs],
+        loc="outside lower center",
+        ncols=2 if len(pairs) > 2 else 1,
+    )
 
 
 def _grid(num, panel, beside=0.0):
@@ -380,17 +384,35 @@ def _titled_layers(source, causal):
 
 def _codes(pattern, length):
     """uint8 `[n, n]`: through what row i sees column j, 0 if not at all."""
-    mask = ops.convert_to_numpy(pattern.mask(length))
-    kind = _KIND_OF.get(type(pattern), "every token")
-    codes = np.where(mask, _CODES[kind], 0).astype("uint8")
-    if isinstance(pattern, _patterns.SmallWorld):
-        random = _patterns.Stochastic.mask(pattern, length)
-        random = ops.convert_to_numpy(random)
-        local = ops.convert_to_numpy(pattern.local.mask(length))
-        codes[local] = _CODES["window over the text"]
-        codes[local & random] = _CODES["both windows"]
+    codes = np.zeros((length, length), "uint8")
+    for kind, mask in _masks(pattern, length):
+        codes[ops.convert_to_numpy(mask)] = _CODES[kind]
     np.fill_diagonal(codes, _CODES["itself"])
     return codes
+
+
+def _masks(pattern, length):
+    """Pairs of a kind and its mask; later ones go over those before."""
+    if isinstance(pattern, _patterns.SmallWorld):
+        random = _patterns.Stochastic.mask(pattern, length)
+        local = pattern.local.mask(length)
+        yield _kind_of_order(pattern), random
+        yield "window over the text", local
+        yield "both windows", ops.logical_and(random, local)
+    elif isinstance(pattern, _patterns.Stochastic):
+        yield _kind_of_order(pattern), pattern.mask(length)
+    elif isinstance(pattern, _patterns.SlidingWindow):
+        yield "window over the text", pattern.mask(length)
+    elif isinstance(pattern, _patterns.BlockRouted):
+        yield "chosen block", pattern.mask(length)
+    else:
+        yield "every token", pattern.mask(length)
+
+
+def _kind_of_order(pattern):
+    if pattern.order == "identity":
+        return "window over the text"
+    return "window over a random order"
 
 
 def _draw_codes(axes, codes):
