@@ -1,0 +1,91 @@
+"""A table with its notes and figures: printed, and written into a folder."""
+
+import dataclasses
+
+from keras_sa.analysis import plots
+
+
+@dataclasses.dataclass
+class Report:
+    """What a command found.
+
+    Args:
+        title: a line above the table.
+        rows: list of dicts from columns to cells, of strings; a row may lack
+            columns.
+        notes: sentences below the table.
+        figures: dict from the name of a file, without its ending, to a
+            `matplotlib.figure.Figure`.
+
+    Example:
+
+    >>> report = Report("Sizes")
+    >>> report.rows += [{"size": "large"}, {"size": "small", "n": "1"}]
+    >>> print(report.markdown())
+    Sizes
+    <BLANKLINE>
+    | size | n |
+    |---|---:|
+    | large | |
+    | small | 1 |
+    """
+
+    title: str
+    rows: list = dataclasses.field(default_factory=list)
+    notes: list = dataclasses.field(default_factory=list)
+    figures: dict = dataclasses.field(default_factory=dict)
+
+    def markdown(self):
+        """The title, the table and the notes; numbers stand to the right."""
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        sides = ["---", *["---:"] * (len(columns) - 1)]
+        cells = [[row.get(name, "") for name in columns] for row in self.rows]
+        table = [_line(columns), f"|{'|'.join(sides)}|", *map(_line, cells)]
+        notes = [f"- {note}" for note in self.notes]
+        parts = [self.title, "\n".join(table), "\n".join(notes)]
+        return "\n\n".join(part for part in parts if part)
+
+    def write(self, folder, ending):
+        """Writes table.md and the figures; returns their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "table.md"
+        path.write_text(self.markdown() + "\n", encoding="utf-8")
+        return [path] + [
+            plots.save(figure, folder / f"{name}.{ending}")
+            for name, figure in self.figures.items()
+        ]
+
+
+def _line(cells):
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def number(value, digits=4):
+    """A number in a cell, with some significant digits; nothing for none.
+
+    Example:
+
+    >>> number(123456.7), number(0.000123456), number(None)
+    ('123,457', '0.0001235', '')
+    """
+    if value is None:
+        return ""
+    if value != value:  # nan
+        return "unknown"
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def with_error(value, error):
+    """A number and its standard error, if there is one, to two digits.
+
+    Example:
+
+    >>> with_error(4.3721, 0.0123), with_error(0.75, 0.0)
+    ('4.372 ± 0.012', '0.75')
+    """
+    if not error or error != error:
+        return number(value)
+    places = max(0, 1 - int(f"{error:e}".split("e")[1]))
+    return f"{value:,.{places}f} ± {error:.{places}f}"
