@@ -207,7 +207,7 @@ def plot_gates(gates):
     return figure
 
 
-def plot_small_world_curve(curve, reference=None):
+def plot_small_world_curve(curve, rewired=None):
     """Path length and clustering against the share of shortcuts.
 
     Both are divided by their value at the left end, that of the window alone,
@@ -216,8 +216,8 @@ def plot_small_world_curve(curve, reference=None):
 
     Args:
         curve: a `SmallWorldCurve`.
-        reference: optional `SmallWorldCurve` to compare with, such as that of
-            the model of Watts and Strogatz: drawn as dashed lines.
+        rewired: optional `SmallWorldCurve` to compare with, that of
+            `watts_strogatz_curve`: drawn as dashed lines.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -227,16 +227,12 @@ def plot_small_world_curve(curve, reference=None):
 
     Example:
 
-    >>> import types
+    >>> from keras_sa import analysis
     >>> from keras_sa.analysis import plots
-    >>> curve = types.SimpleNamespace(
-    ...     shares=[0, 0.01, 0.1, 1],
-    ...     path_length=[50.0, 10.0, 4.0, 3.0],
-    ...     clustering=[0.7, 0.69, 0.5, 0.01],
-    ... )
+    >>> curve = analysis.small_world_curve(100, 6)
     >>> figure = plots.plot_small_world_curve(curve)
-    >>> figure.axes[0].get_xscale()
-    'symlog'
+    >>> figure.axes[0].get_title()
+    '100 tokens, 6 neighbours'
 
     Reference:
         Watts and Strogatz, Collective dynamics of "small-world" networks,
@@ -244,9 +240,10 @@ def plot_small_world_curve(curve, reference=None):
     """
     figure, axes = _one_panel()
     _draw_curve(axes, curve, "{}")
-    if reference is not None:
-        _draw_curve(axes, reference, "{}, reference", is_reference=True)
+    if rewired is not None:
+        _draw_curve(axes, rewired, "{}, rewired at random", is_reference=True)
     _scale_shares(axes, curve)
+    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbours")
     axes.set_xlabel("share of shortcuts")
     axes.set_ylabel("relative to no shortcuts")
     axes.set_ylim(bottom=0)
@@ -352,8 +349,8 @@ def _add_legend(figure, axes):
 
 def _grid(num, panel, beside=0.0):
     """A figure of square panels, at most four in a row; sizes in inches."""
-    columns = min(num, 4)
-    rows = math.ceil(num / columns)
+    rows = math.ceil(num / 4)
+    columns = math.ceil(num / rows)
     size = (columns * panel + beside, rows * panel + 0.3)
     figure = Figure(figsize=size, layout="constrained")
     panels = [figure.add_subplot(rows, columns, i + 1) for i in range(num)]
@@ -468,10 +465,10 @@ def _draw_curve(axes, curve, label, is_reference=False):
 
 
 def _scale_shares(axes, curve):
-    """Logarithmic if the shares span a decade, with room for none at all."""
+    """Logarithmic if most shares are small, with room for none at all."""
     shares = np.asarray(curve.shares, float)
     positive = shares[shares > 0]
-    if not len(positive) or positive.max() < 10 * positive.min():
+    if not len(positive) or np.median(positive) > 0.1 * positive.max():
         return
     if len(positive) == len(shares):
         axes.set_xscale("log")

@@ -28,6 +28,7 @@ _MOST_FULL, _MOST_EDGES = 1024, 2**26
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
 _SHARES = (0.99, 1.0)
+_ALL = 1 - 1e-12  # what rounding leaves of a coverage of 1
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
 
@@ -91,7 +92,7 @@ def _visible_keys(pattern, length):
 def _draw_patterns(arguments):
     """The first layers, over a text that is short enough to see something."""
     widths = (arguments.window, arguments.local_window, arguments.block_size)
-    length = 4 * max(width or 0 for width in widths)
+    length = 6 * max(width or 0 for width in widths)
     length = max(_FEWEST_DRAWN, min(length, _MOST_DRAWN))
     length = min(length, arguments.length)
     layers = {
@@ -129,17 +130,23 @@ def _coverage_cells(field):
         depths = [2**k for k in range(num_layers.bit_length())]
         depths = [depth for depth in depths if depth < num_layers]
     cells = {
-        f"depth {depth}": with_error(
-            100 * field.coverage[depth], 100 * field.standard_error[depth]
+        f"depth {depth}": _share(
+            field.coverage[depth], field.standard_error[depth]
         )
         for depth in [*depths, num_layers]
     }
     for share in _SHARES:
         depth = field.coverage_depth(share)
-        cells[f"{100 * share:g} % at"] = (
+        cells[f"{100 * share:g} % at depth"] = (
             f"> {num_layers}" if depth is None else str(depth)
         )
     return cells
+
+
+def _share(value, error):
+    """In %; what is not yet everything is not written as if it were."""
+    cell = with_error(100 * value, 100 * error)
+    return "< 100" if cell == "100" and value < _ALL else cell
 
 
 def _coverage_note(fields, arguments):
@@ -153,7 +160,8 @@ def _coverage_note(fields, arguments):
     if not field.is_exact:
         note += (
             f" From a random sample of {field.num_sources:,} tokens that are "
-            "followed, ± standard error; 100 % is of these."
+            "followed, ± standard error where it can be seen in the digits; "
+            "100 % is of these."
         )
     return note
 

@@ -1,8 +1,11 @@
 """A table with its notes and figures: printed, and written into a folder."""
 
 import dataclasses
+import math
 
 from keras_sa.analysis import plots
+
+_SEEN = 1e-4  # an error that changes four digits
 
 
 @dataclasses.dataclass
@@ -78,14 +81,14 @@ def number(value, digits=4):
 
 
 def with_error(value, error):
-    """A number and its standard error, if there is one, to two digits.
+    """A number and its standard error, where that changes the digits.
 
     Example:
 
-    >>> with_error(4.3721, 0.0123), with_error(0.75, 0.0)
-    ('4.372 ± 0.012', '0.75')
+    >>> with_error(4.3721, 0.0123), with_error(4.3721, 0.0001)
+    ('4.372 ± 0.012', '4.372')
     """
-    if not error or error != error:
+    if not error > _SEEN * abs(value):  # nor if it is unknown
         return number(value)
-    places = max(0, 1 - int(f"{error:e}".split("e")[1]))
-    return f"{value:,.{places}f} ± {error:.{places}f}"
+    places = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:,.{places}f} ± {error:,.{places}f}"

@@ -43,8 +43,8 @@ def small_world_note(measures):
     )
     if any(x.path_length_error for x in measures):
         note += (
-            " Of a sample of nodes: path length ± standard error; the diameter "
-            "is the longest path that was seen."
+            " Of a sample of nodes: path length ± standard error where it can "
+            "be seen in the digits; the diameter is the longest that was seen."
         )
     if any(x.connected < 1 for x in measures):
         note += " connected: pairs of nodes with a path; the others have none."
