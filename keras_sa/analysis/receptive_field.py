@@ -104,7 +104,7 @@ def receptive_field(
     >>> from keras_sa.ops import patterns
     >>> stack = [patterns.Stochastic(64, seed=layer) for layer in range(3)]
     >>> analysis.receptive_field(stack, 1000).coverage_depth()
-    2
+    3
 
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754

@@ -1,0 +1,410 @@
+"""How much of a small world an attention graph is.
+
+Letters: `n` nodes, `m` edges, `k` mean degree.
+"""
+
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import scipy.sparse
+
+from keras_sa.analysis import undirected
+from keras_sa.analysis.graphs import attention_graph
+from keras_sa.ops import _validation
+from keras_sa.ops import patterns
+
+REFERENCES = ("random", "degrees")
+# Rounds of rewiring in networkx's references.
+_REWIRINGS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallWorldMeasures:
+    """What `small_world_measures` found, of the graph without directions.
+
+    Attributes:
+        length: nodes `n`.
+        num_edges: pairs of different tokens of which one sees the other.
+        degree: mean number of neighbours of a node.
+        density: share of all pairs that are edges.
+        clustering, clustering_error: mean over nodes of the share of pairs of
+            neighbours that are neighbours, and its standard error; an error is
+            0 where nothing was sampled.
+        transitivity: that share among the pairs of all nodes.
+        path_length, path_length_error: mean length of the shortest path
+            between two nodes that have one, and its standard error.
+        connected: share of pairs that have a path.
+        diameter: the longest shortest path that was seen: exact if all nodes
+            were searched from, else a lower bound.
+        random_clustering, random_path_length: of the random references.
+        lattice_clustering: of the lattice reference.
+        sigma: small-worldness
+            `(transitivity / random) / (path_length / random)`: far above 1 in
+            a small world.
+        omega: `random / path_length - clustering / lattice`: near 0 in a
+            small world, towards -1 in a lattice, 1 in a random graph.
+    """
+
+    length: int
+    num_edges: int
+    degree: float
+    density: float
+    clustering: float
+    clustering_error: float
+    transitivity: float
+    path_length: float
+    path_length_error: float
+    connected: float
+    diameter: int
+    random_clustering: float
+    random_path_length: float
+    lattice_clustering: float
+    sigma: float
+    omega: float
+
+
+def small_world_measures(
+    source,
+    length=None,
+    causal=None,
+    references="random",
+    num_references=1,
+    num_sources=None,
+    seed=0,
+    progress=None,
+):
+    """Degree, clustering, path lengths and small-worldness of a graph.
+
+    The graph of all layers of a stack together, directions left out. Up to
+    2,048 nodes everything is exact; above, paths are searched from a sample of
+    nodes, and clustering is sampled in graphs of many edges.
+
+    Args:
+        source: as in `keras_sa.analysis.as_patterns`, or a sparse graph
+            `[n, n]`, such as that of `load_edge_list`.
+        length: tokens `n`; not for a graph.
+        causal: as in `as_patterns`; not for a graph.
+        references: `"random"`: random graphs with as many nodes and edges,
+            and the ring lattice of the same mean degree; or `"degrees"`: the
+            references of networkx, which keep the degree of every node by
+            rewiring. They take seconds at some hundred nodes and need a
+            connected graph.
+        num_references: int: over how many random graphs to take the mean.
+        num_sources: int: from how many nodes to search paths. Default: all of
+            up to 2,048, else 256.
+        seed: int, of samples and references.
+        progress: optional function of `(steps done, steps in all)`.
+
+    Returns:
+        `SmallWorldMeasures`.
+
+    Raises:
+        ValueError: if an argument is not as above, or for a graph without
+            edges.
+
+    Example:
+
+    >>> from keras_sa import analysis
+    >>> from keras_sa.ops import patterns
+    >>> window = patterns.SlidingWindow(9)
+    >>> round(analysis.small_world_measures(window, 500).path_length)
+    42
+    >>> small_world = patterns.SmallWorld(5, seed=1)
+    >>> measures = analysis.small_world_measures(small_world, 500)
+    >>> round(measures.path_length)
+    4
+    >>> measures.clustering > 10 * measures.random_clustering
+    True
+
+    Reference:
+        Watts and Strogatz 1998, https://doi.org/10.1038/30918; sigma:
+        Humphries and Gurney 2008,
+        https://doi.org/10.1371/journal.pone.0002051; omega: Telesford et al.
+        2011, https://doi.org/10.1089/brain.2011.0038
+    """
+    _validation.check_one_of("references", references, REFERENCES)
+    _validation.check_positive_int("num_references", num_references)
+    graph = undirected.undirected(_as_graph(source, length, causal))
+    if graph.nnz == 0:
+        raise ValueError(
+            "A graph is expected to have edges. Received: a graph of "
+            f"{graph.shape[0]} nodes without any"
+        )
+    is_random = references == "random"
+    steps = _Steps(progress, 1 + num_references * is_random)
+    clustering, transitivity = undirected.clustering(graph, seed)
+    paths = undirected.distances(graph, num_sources, seed, steps)
+    if is_random:
+        compared = _against_random_graphs(
+            graph,
+            clustering.value,
+            transitivity.value,
+            paths.path_length.value,
+            [
+                _random_path_length(graph, num_sources, seed + number, steps)
+                for number in range(1, num_references + 1)
+            ],
+        )
+    else:
+        compared = _against_rewired_graphs(graph, num_references, seed)
+    num_nodes, num_edges = graph.shape[0], graph.nnz // 2
+    return SmallWorldMeasures(
+        length=num_nodes,
+        num_edges=num_edges,
+        degree=2 * num_edges / num_nodes,
+        density=_density(graph),
+        clustering=clustering.value,
+        clustering_error=clustering.standard_error,
+        transitivity=transitivity.value,
+        path_length=paths.path_length.value,
+        path_length_error=paths.path_length.standard_error,
+        connected=paths.connected,
+        diameter=paths.diameter,
+        **compared,
+    )
+
+
+def _as_graph(source, length, causal):
+    is_graph = scipy.sparse.issparse(source)
+    if is_graph and (length is not None or causal is not None):
+        raise ValueError(
+            "A graph is expected to come without `length` and `causal`. "
+            f"Received: length={length}, causal={causal}"
+        )
+    return source if is_graph else attention_graph(source, length, causal)
+
+
+class _Steps:
+    """Hands progress on, over several measurements one after the other."""
+
+    def __init__(self, progress, num_parts):
+        self.progress, self.num_parts, self.finished = progress, num_parts, 0
+
+    def __call__(self, done, total):
+        if self.progress is not None:
+            steps = self.finished * total + done
+            self.progress(steps, self.num_parts * total)
+        self.finished += done == total
+
+
+def _density(graph):
+    num_nodes = graph.shape[0]
+    return graph.nnz / (num_nodes * (num_nodes - 1))
+
+
+def _random_path_length(graph, num_sources, seed, progress):
+    reference = random_graph(graph.shape[0], graph.nnz // 2, seed)
+    paths = undirected.distances(reference, num_sources, seed, progress)
+    return paths.path_length.value
+
+
+def _against_random_graphs(
+    graph, clustering, transitivity, path_length, random_path_lengths
+):
+    # Of random edges, any two neighbours share one with this probability.
+    random_clustering = _density(graph)
+    random_path_length = float(np.mean(random_path_lengths))
+    lattice = ring_clustering(graph.nnz / graph.shape[0])
+    return {
+        "random_clustering": random_clustering,
+        "random_path_length": random_path_length,
+        "lattice_clustering": lattice,
+        "sigma": transitivity
+        / random_clustering
+        / (path_length / random_path_length),
+        "omega": random_path_length / path_length
+        - _divide(clustering, lattice),
+    }
+
+
+def _divide(x, y):
+    return x / y if y else float("nan")
+
+
+def _against_rewired_graphs(graph, num_references, seed):
+    whole = nx.from_scipy_sparse_array(graph)
+    if not nx.is_connected(whole) or len(whole) < 4:
+        raise ValueError(
+            "references='degrees' expects a connected graph of at least 4 "
+            f"nodes. Received: {len(whole)} nodes in "
+            f"{nx.number_connected_components(whole)} parts"
+        )
+    options = {"niter": _REWIRINGS, "nrand": num_references, "seed": seed}
+    random = nx.random_reference(whole, niter=_REWIRINGS, seed=seed)
+    lattice = nx.lattice_reference(whole, niter=_REWIRINGS, seed=seed)
+    return {
+        "random_clustering": nx.transitivity(random),
+        "random_path_length": nx.average_shortest_path_length(random),
+        "lattice_clustering": nx.average_clustering(lattice),
+        "sigma": nx.sigma(whole, **options),
+        "omega": nx.omega(whole, **options),
+    }
+
+
+def random_graph(num_nodes, num_edges, seed=0):
+    """A graph of as many edges between random pairs of nodes.
+
+    Args:
+        num_nodes: int.
+        num_edges: int up to the number of pairs.
+        seed: int.
+
+    Returns:
+        As `undirected.undirected`.
+    """
+    generator = np.random.default_rng(seed)
+    num_pairs = num_nodes * (num_nodes - 1) // 2
+    pair = generator.choice(num_pairs, num_edges, replace=False, shuffle=False)
+    # Pair `(row, column)` with `row > column` is number
+    # `row * (row - 1) / 2 + column`.
+    row = ((1 + np.sqrt(1 + 8.0 * pair)) / 2).astype("int64")
+    row -= row * (row - 1) // 2 > pair  # of roots that were rounded
+    row += row * (row + 1) // 2 <= pair
+    column = pair - row * (row - 1) // 2
+    edges = (np.ones(num_edges, bool), (row, column))
+    shape = (num_nodes, num_nodes)
+    return undirected.undirected(scipy.sparse.coo_array(edges, shape))
+
+
+def ring_clustering(degree):
+    """The clustering of a ring in which each node has its nearest neighbours.
+
+    Args:
+        degree: number of neighbours `k`; what is between even numbers is
+            filled in.
+    """
+    return max(0.0, 3 * (degree - 2) / (4 * (degree - 1))) if degree > 1 else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallWorldCurve:
+    """Measures against the share of edges that are shortcuts.
+
+    Attributes:
+        length: nodes `n`.
+        degree: neighbours of a node, in the mean.
+        shares: `[P]`, from 0, the lattice, to 1.
+        measures: `SmallWorldMeasures` of each.
+    """
+
+    length: int
+    degree: int
+    shares: np.ndarray
+    measures: tuple
+
+    @property
+    def path_length(self):
+        """`[P]`: mean length of the shortest paths."""
+        return np.array([x.path_length for x in self.measures])
+
+    @property
+    def clustering(self):
+        """`[P]`: mean clustering coefficients."""
+        return np.array([x.clustering for x in self.measures])
+
+
+def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
+    """From a sliding window to random edges, at the same number of edges.
+
+    A layer with a sliding window, and of its `degree // 2` neighbours on
+    either side more and more are given to windows of 3 slots, each over a
+    random order of its own: one, two, ... layers of stochastic attention. The
+    curve that Watts and Strogatz drew for rewired edges is made of attention.
+
+    Args:
+        length: tokens `n`.
+        degree: even int: neighbours of a token; less than `n`.
+        num_sources: as in `small_world_measures`.
+        seed: int, of the orders and the samples.
+        progress: optional function of `(steps done, steps in all)`.
+
+    Returns:
+        A `SmallWorldCurve` of `degree // 2 + 1` points.
+
+    Raises:
+        ValueError: for a `degree` that is odd or too large.
+
+    Example:
+
+    >>> from keras_sa import analysis
+    >>> curve = analysis.small_world_curve(200, 8)
+    >>> curve.shares.tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+
+    Reference:
+        Watts and Strogatz 1998, https://doi.org/10.1038/30918
+    """
+    _check_degree(degree, length)
+    reach = degree // 2
+    measures = []
+    for number in range(reach + 1):
+        stack = _window_and_shortcuts(reach - number, number, seed)
+        measures.append(
+            small_world_measures(
+                stack, length, num_sources=num_sources, seed=seed
+            )
+        )
+        if progress is not None:
+            progress(number + 1, reach + 1)
+    shares = np.arange(reach + 1) / reach
+    return SmallWorldCurve(length, degree, shares, tuple(measures))
+
+
+def watts_strogatz_curve(length, degree, shares, num_sources=None, seed=0):
+    """The curve of rewired rings of networkx, to compare with.
+
+    Args:
+        length: nodes `n`.
+        degree: even int: neighbours of a node; less than `n`.
+        shares: floats from 0 to 1: with what probability an edge is rewired.
+        num_sources: as in `small_world_measures`.
+        seed: int, of the rewiring and the samples.
+
+    Returns:
+        A `SmallWorldCurve` of as many points as `shares`.
+
+    Raises:
+        ValueError: for a `degree` that is odd or too large.
+
+    Example:
+
+    >>> from keras_sa import analysis
+    >>> curve = analysis.watts_strogatz_curve(200, 8, [0, 0.1])
+    >>> bool(curve.path_length[1] < curve.path_length[0] / 2)
+    True
+
+    Reference:
+        Watts and Strogatz 1998, https://doi.org/10.1038/30918
+    """
+    _check_degree(degree, length)
+    measures = [
+        small_world_measures(
+            nx.to_scipy_sparse_array(
+                nx.watts_strogatz_graph(length, degree, share, seed=seed)
+            ),
+            num_sources=num_sources,
+            seed=seed,
+        )
+        for share in shares
+    ]
+    return SmallWorldCurve(length, degree, np.array(shares), tuple(measures))
+
+
+def _check_degree(degree, length):
+    _validation.check_positive_int("length", length)
+    _validation.check_positive_int("degree", degree)
+    if degree % 2 or degree >= length:
+        raise ValueError(
+            "`degree` is expected to be even and less than the number of "
+            f"nodes. Received: degree={degree}, length={length}"
+        )
+
+
+def _window_and_shortcuts(reach, num_shortcuts, seed):
+    """A window of `reach` to both sides, and random windows of 1."""
+    window = [patterns.SlidingWindow(2 * reach + 1)] if reach else []
+    return window + [
+        patterns.Stochastic(3, seed=(seed + number) % 2**32)
+        for number in range(num_shortcuts)
+    ]
