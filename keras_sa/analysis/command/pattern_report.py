@@ -20,11 +20,13 @@ from keras_sa.analysis.mixing import total_variation
 from keras_sa.analysis.receptive_field import receptive_field
 from keras_sa.analysis.small_world import small_world_curve
 from keras_sa.analysis.small_world import small_world_measures
+from keras_sa.analysis.small_world import watts_strogatz_curve
 from keras_sa.ops import patterns
 
 # What is not measured on graphs: full attention over more tokens, where it is
 # known to be 1, and what would take more than a few GB.
 _MOST_FULL, _MOST_EDGES = 1024, 2**26
+_MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
 _SHARES = (0.99, 1.0)
@@ -219,7 +221,18 @@ def _add_small_world_curve(report, stacks, arguments, progress):
         seed=arguments.seed,
         progress=progress.stage("small-world curve"),
     )
-    report.figures["small_world_curve"] = plots.plot_small_world_curve(curve)
+    rewired = None
+    if arguments.length <= _MOST_REWIRED:
+        progress.stage("rewired rings")
+        rewired = watts_strogatz_curve(
+            curve.length,
+            curve.degree,
+            curve.shares,
+            num_sources=arguments.samples,
+            seed=arguments.seed,
+        )
+    figure = plots.plot_small_world_curve(curve, rewired)
+    report.figures["small_world_curve"] = figure
 
 
 def _add_mixing(report, stacks, arguments, progress):

@@ -37,9 +37,9 @@ def small_world_note(measures):
         measures: list of `SmallWorldMeasures`, those of the table.
     """
     note = (
-        "sigma: clustering over that of a random graph, by path length over "
-        "that of a random graph, far above 1 in a small world; omega: near 0 "
-        "in a small world, towards -1 in a lattice."
+        "sigma: transitivity by path length, each over that of a random graph: "
+        "far above 1 in a small world; omega: near 0 in a small world, towards "
+        "-1 in a lattice and 1 in a random graph."
     )
     if any(x.path_length_error for x in measures):
         note += (
