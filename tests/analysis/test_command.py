@@ -173,6 +173,13 @@ def test_what_is_too_large_for_memory_is_left_out(
     assert "stochastic: no small_world" in text
 
 
+def test_nobody_sees_another(capsys, tmp_path):
+    words = "--pattern sliding_window --length 9 --window 1 --layers 1"
+    rows, text, _ = run(words, capsys, tmp_path)
+    assert rows["sliding_window"]["depth 1"] == "11.11"
+    assert "no small_world, for no token sees another" in text
+
+
 def test_the_fly(capsys, tmp_path):
     rows, text, _ = run("--preset fly --length 300", capsys, tmp_path)
     assert list(rows) == [
@@ -261,6 +268,7 @@ WINDOW = "--pattern stochastic --length 30 --window 4"
         (f"{WINDOW} --seed -1", "from 0 to 2**32 - 1"),
         (f"{WINDOW} --layers 0", "a positive integer is expected"),
         (f"{WINDOW} --min-weight 0", "--min-weight is not expected with"),
+        ("--preset fly --length 26", "--length is expected to be above 26"),
         ("--preset fly --causal", "--causal is not expected with --preset"),
         ("--edge-list x.csv --length 9", "--length is not expected with"),
     ],

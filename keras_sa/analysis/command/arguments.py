@@ -6,6 +6,7 @@ import pathlib
 from keras_sa.analysis import plots
 from keras_sa.analysis.command.stacks import PATTERNS
 from keras_sa.analysis.command.stacks import curve_degree
+from keras_sa.analysis.connectome import FLY
 from keras_sa.ops import _validation
 
 MEASURES = ("receptive_field", "small_world", "small_world_curve", "mixing")
@@ -79,6 +80,13 @@ def parse(words=None):
     if work == "pattern":
         _check_patterns(parser, arguments)
         _check_measures(parser, arguments)
+    elif (
+        work == "preset" and (arguments.length or FLY.degree + 1) <= FLY.degree
+    ):
+        parser.error(
+            f"--length is expected to be above {FLY.degree:.0f}, the number "
+            f"of neighbours. Received: {arguments.length}"
+        )
     return arguments
 
 
@@ -182,7 +190,7 @@ def _add_measure_options(group):
     group.add_argument(
         "--samples",
         type=_positive,
-        help="tokens from which coverage, paths and clustering are measured "
+        help="tokens from which coverage and paths are measured "
         "(default: all of a short text, else a random sample)",
     )
     group.add_argument(

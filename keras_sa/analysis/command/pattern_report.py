@@ -127,15 +127,15 @@ def _add_receptive_field(report, stacks, arguments, progress):
 
 def _coverage_cells(field):
     num_layers = len(field.coverage) - 1
-    depths = [d for d in range(1, num_layers) if d <= _MOST_DEPTHS]
+    depths = range(1, num_layers + 1)
     if num_layers > _MOST_DEPTHS:
-        depths = [2**k for k in range(num_layers.bit_length())]
-        depths = [depth for depth in depths if depth < num_layers]
+        powers = (2**k for k in range(num_layers.bit_length()))
+        depths = sorted({*powers, num_layers})
     cells = {
         f"depth {depth}": _share(
             field.coverage[depth], field.standard_error[depth]
         )
-        for depth in [*depths, num_layers]
+        for depth in depths
     }
     for share in _SHARES:
         depth = field.coverage_depth(share)
@@ -172,7 +172,7 @@ def _add_small_world(report, stacks, arguments, progress):
     found = []
     for row, (name, stack) in zip(report.rows, stacks.items()):
         layers = stack[: arguments.graph_layers]
-        if _is_too_large(report, name, layers, arguments, "small_world"):
+        if _has_no_graph(report, name, layers, arguments, "small_world"):
             continue
         measures = small_world_measures(
             layers,
@@ -199,17 +199,19 @@ def _graph_note(arguments):
     return note
 
 
-def _is_too_large(report, name, stack, arguments, measure):
-    """Whether a graph is not built; the report then says so."""
+def _has_no_graph(report, name, stack, arguments, measure):
+    """Whether there is none, or too large a one; the report then says so."""
     length = arguments.length
     width = sum(pattern.most_neighbors(length) for pattern in stack)
     num_edges = min(width, length) * length
     is_full = name == "full" and length > _MOST_FULL
-    if not is_full and num_edges <= _MOST_EDGES:
+    if is_full or num_edges > _MOST_EDGES:
+        why = f"there would be up to {num_edges:,} edges"
+    elif all(_visible_keys(pattern, length) == 1 for pattern in stack):
+        why = "no token sees another"
+    else:
         return False
-    report.notes.append(
-        f"{name}: no {measure}, for there would be up to {num_edges:,} edges."
-    )
+    report.notes.append(f"{name}: no {measure}, for {why}.")
     return True
 
 
@@ -237,7 +239,7 @@ def _add_small_world_curve(report, stacks, arguments, progress):
 
 def _add_mixing(report, stacks, arguments, progress):
     for row, (name, stack) in zip(report.rows, stacks.items()):
-        if _is_too_large(report, name, stack, arguments, "mixing"):
+        if _has_no_graph(report, name, stack, arguments, "mixing"):
             continue
         progress.stage(f"{name}, total variation")
         variation = total_variation(
