@@ -71,6 +71,7 @@ def test_a_pattern(capsys, tmp_path):
     ):
         assert float(row[column]) == pytest.approx(value, rel=1e-3)
     assert "n = 200 tokens, window 7" in text
+    assert "equally many keys" not in text
     assert files_of(tmp_path) == ["coverage.png", "pattern.png", "table.md"]
     assert "wrote " in messages and "table.md" in messages
 
@@ -97,6 +98,7 @@ def test_all_patterns(capsys, tmp_path):
     assert float(rows["stochastic"]["visible keys per token"]) > 6
     assert float(rows["block_routed"]["visible keys per token"]) > 8
     assert "block_routed: the blocks are a random choice" in text
+    assert "do not see equally many keys" in text
     assert "of the undirected graph of 2 layers together" in text
     assert files_of(tmp_path) == ["coverage.svg", "pattern.svg", "table.md"]
 

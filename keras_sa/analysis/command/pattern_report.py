@@ -31,6 +31,7 @@ _MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 _MOST_DEPTHS = 8
 _SHARES = (0.99, 1.0)
 _ALL = 1 - 1e-12  # what rounding leaves of a coverage of 1
+_ALIKE = 1.1  # visible keys of patterns that are comparable, the most by least
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
 
@@ -49,14 +50,7 @@ def pattern_report(arguments, progress):
         name: make_stack(name, arguments, arguments.length)
         for name in arguments.pattern
     }
-    for name, stack in stacks.items():
-        keys = number(_visible_keys(stack[0], arguments.length))
-        report.rows.append({"pattern": name, "visible keys per token": keys})
-    if "block_routed" in stacks:
-        report.notes.append(
-            "block_routed: the blocks are a random choice here; a model "
-            "chooses them by their keys."
-        )
+    _add_visible_keys(report, stacks, arguments)
     report.figures["pattern"] = _draw_patterns(arguments)
     for measure, add in _MEASURES.items():
         if measure in arguments.measures:
@@ -79,6 +73,27 @@ def _title(arguments):
     words += ["the same order in all"] if arguments.same_order else []
     words.append("causal" if arguments.causal else "looking both ways")
     return f"Attention graph: {', '.join(words)}, seed {arguments.seed}"
+
+
+def _add_visible_keys(report, stacks, arguments):
+    keys = {
+        name: _visible_keys(stack[0], arguments.length)
+        for name, stack in stacks.items()
+    }
+    for name, value in keys.items():
+        row = {"pattern": name, "visible keys per token": number(value)}
+        report.rows.append(row)
+    if "block_routed" in stacks:
+        report.notes.append(
+            "block_routed: the blocks are a random choice here; a model "
+            "chooses them by their keys."
+        )
+    sparse = [value for name, value in keys.items() if name != "full"]
+    if len(sparse) > 1 and max(sparse) > _ALIKE * min(sparse):
+        report.notes.append(
+            "The patterns do not see equally many keys. Windows that do would "
+            "be a fairer comparison: take a --window for each."
+        )
 
 
 def _visible_keys(pattern, length):
@@ -118,11 +133,18 @@ def _add_receptive_field(report, stacks, arguments, progress):
             progress=progress.stage(f"{name}, coverage"),
         )
         row.update(_coverage_cells(fields[name]))
-        if name != "block_routed" and not arguments.same_order:
+        if _has_theory(name, arguments):
             progress.stage(f"{name}, expected coverage")
             expected[name] = expected_coverage(stack, arguments.length)
     report.figures["coverage"] = plots.plot_coverage(fields, expected)
     report.notes.append(_coverage_note(fields, arguments))
+
+
+def _has_theory(name, arguments):
+    """Theory has no blocks that are chosen, and an order for each layer."""
+    if name == "block_routed":
+        return False
+    return not arguments.same_order or name in ("full", "sliding_window")
 
 
 def _coverage_cells(field):
