@@ -15,3 +15,5 @@ from keras_sa.analysis.small_world import small_world_curve
 from keras_sa.analysis.small_world import small_world_measures
 from keras_sa.analysis.small_world import watts_strogatz_curve
 from keras_sa.analysis.sources import as_patterns
+from keras_sa.analysis.suggestion import WindowSuggestion
+from keras_sa.analysis.suggestion import suggest_window

@@ -46,7 +46,8 @@ def expected_coverage(source, length, causal=None):
 
     Raises:
         ValueError: for block-routed layers, whose graph depends on the tokens,
-            if some layers are causal and others not, or for a bad `length`.
+            for layers that share a seed, if some layers are causal and others
+            not, or for a bad `length`.
 
     Example:
 
@@ -63,26 +64,47 @@ def expected_coverage(source, length, causal=None):
     stack = as_patterns(source, causal)
     causal = check_alike(stack)
     _validation.check_positive_int("length", length)
-    for pattern in stack:
-        _check_is_known(pattern)
+    _check_is_known(stack)
     local = _local_reach(stack)
     probabilities = [_probability(pattern, length) for pattern in stack]
     theory = _Causal if causal else _TwoSided
     return np.array(theory(length, local, probabilities).coverage())
 
 
-def _check_is_known(pattern):
+def _check_is_known(stack):
     known = (patterns.Full, patterns.SlidingWindow, patterns.Stochastic)
-    if not isinstance(pattern, known):
+    for pattern in stack:
+        if not isinstance(pattern, known) or _has_fixed_blocks(pattern):
+            raise ValueError(
+                "A theory is expected for full, sliding-window, stochastic "
+                f"and small-world layers only. Received: {pattern}"
+            )
+    seeds = [pattern.seed for pattern in stack if _is_random(pattern)]
+    if len(set(seeds)) < len(seeds):
         raise ValueError(
-            "A theory is expected for full, sliding-window, stochastic and "
-            f"small-world layers only. Received: {pattern}"
+            "The random orders of the layers are expected to be independent: "
+            f"each with a seed of its own. Received: the seeds {seeds}"
         )
+
+
+def _is_random(pattern):
+    return (
+        isinstance(pattern, patterns.Stochastic) and pattern.order == "random"
+    )
+
+
+def _has_fixed_blocks(pattern):
+    """Blocks of the text: what a token sees depends on where it is."""
+    return (
+        isinstance(pattern, patterns.Stochastic)
+        and pattern.order == "identity"
+        and pattern.neighborhood == "block"
+    )
 
 
 def _probability(pattern, length):
     """That a random order shows a token some other one."""
-    if not isinstance(pattern, patterns.Stochastic) or length == 1:
+    if not _is_random(pattern) or length == 1:
         return 0.0
     seen = patterns.visible_keys_per_token(
         length,
@@ -102,11 +124,14 @@ def _local_reach(stack):
 def _reach_of(pattern):
     if isinstance(pattern, patterns.Full):
         pattern = patterns.SlidingWindow(_EVERYBODY, causal=pattern.causal)
-    if isinstance(pattern, patterns.SmallWorld):
-        pattern = pattern.local
     if isinstance(pattern, patterns.SlidingWindow):
         return patterns.window_reach(pattern.window_size, pattern.causal)
-    return 0, 0
+    left = right = 0
+    if not _is_random(pattern):  # the slots are the positions
+        left, right = patterns.window_reach(pattern.window_size, False)
+    if isinstance(pattern, patterns.SmallWorld):
+        left, right = np.maximum((left, right), _reach_of(pattern.local))
+    return left, 0 if pattern.causal else right
 
 
 class _Theory:

@@ -161,6 +161,10 @@ def test_sliding_windows_reach_as_far_as_theory_says(causal):
         patterns.SlidingWindow(1, causal=causal),
         patterns.SlidingWindow(90, causal=causal),
         patterns.SlidingWindow(3, causal=causal),
+        patterns.Stochastic(8, order="identity", causal=causal),
+        patterns.SmallWorld(
+            6, order="identity", local_window_size=7, causal=causal
+        ),
     ]
     np.testing.assert_allclose(
         analysis.expected_coverage(stack, 100),
@@ -187,7 +191,11 @@ def test_theory_of_random_orders(make, causal):
 
 @parametrize_causal
 def test_theory_of_full_attention(causal):
-    stack = [patterns.SmallWorld(3), patterns.Full(), patterns.Stochastic(2)]
+    stack = [
+        patterns.SmallWorld(3, seed=1),
+        patterns.Full(),
+        patterns.Stochastic(2, seed=2),
+    ]
     stack = analysis.as_patterns(stack, causal)
     coverage = analysis.expected_coverage(stack, 50)
     np.testing.assert_allclose(coverage[2:], 1)
@@ -230,7 +238,23 @@ def test_bad_arguments(options, message):
         analysis.receptive_field(**{**arguments, **options})
 
 
-def test_no_theory_of_block_routed_layers():
-    routed = patterns.BlockRouted(2, np.zeros((4, 1, 1), int))
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        patterns.BlockRouted(2, np.zeros((4, 1, 1), int)),
+        patterns.Stochastic(2, neighborhood="block", order="identity"),
+    ],
+)
+def test_no_theory_where_tokens_differ(pattern):
     with pytest.raises(ValueError, match="A theory is expected for"):
-        analysis.expected_coverage(routed, 4)
+        analysis.expected_coverage(pattern, 4)
+
+
+def test_no_theory_of_one_order_in_all_layers():
+    stack = [patterns.Stochastic(64, seed=2)] * 3
+    with pytest.raises(ValueError, match="independent.*\\[2, 2, 2\\]"):
+        analysis.expected_coverage(stack, 1000)
+    # It reaches no further than a sliding window.
+    found = analysis.receptive_field(stack, 1000).coverage
+    window = analysis.receptive_field([patterns.SlidingWindow(64)] * 3, 1000)
+    np.testing.assert_allclose(found, window.coverage)

@@ -1,0 +1,261 @@
+"""Which window covers a text in as many layers as a model has.
+
+Letters: `n` tokens, `L` layers, `w` window.
+"""
+
+import bisect
+import dataclasses
+import functools
+
+from keras_sa.analysis.expected_coverage import expected_coverage
+from keras_sa.analysis.receptive_field import receptive_field
+from keras_sa.ops import _validation
+from keras_sa.ops import patterns
+
+# Shares of the budget that the sliding window may get.
+_SHARES = tuple(eighth / 8 for eighth in range(9))
+# Above as many tokens a sample of them is followed.
+_EXACT, _SAMPLED = 2**12, 2**10
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowSuggestion:
+    """Windows that cover a text at a depth.
+
+    Attributes:
+        window_size: slots of the stochastic window; 0: none is needed.
+        local_window_size: tokens of the sliding window; 0: none.
+        visible_keys: keys that a token sees in a layer, in both windows
+            together and in the mean.
+        coverage: measured: the share of earlier tokens that reaches a token
+            after all layers, mean over tokens.
+        standard_error: of `coverage`; 0 if it is exact.
+        coverage_depth: the first layer where it is enough.
+    """
+
+    window_size: int
+    local_window_size: int
+    visible_keys: int
+    coverage: float
+    standard_error: float
+    coverage_depth: int
+
+    @property
+    def mode(self):
+        """The mode of `keras_sa.hub.swap_attention` that it is for."""
+        if not self.window_size:
+            return "sliding_window"
+        return "small_world" if self.local_window_size else "stochastic"
+
+
+def suggest_window(
+    length,
+    layers,
+    budget,
+    coverage=0.99,
+    neighborhood="window",
+    num_permutations=None,
+    num_sources=None,
+    seed=0,
+    progress=None,
+):
+    """The smallest windows that cover a text under a causal mask.
+
+    Tries shares of the budget for the sliding window from none to all, in
+    eighths. Theory says where to begin; what counts is the measured receptive
+    field of as many layers with independent orders. This is about what *can*
+    be heard. What a model learns to hear is another question: see
+    docs/results.md.
+
+    Args:
+        length: tokens `n` of the context.
+        layers: int: layers `L` with this attention.
+        budget: int: keys that a token may see in a layer, in both windows
+            together. A stochastic window of `w` slots shows `(w + 1) / 2`
+            under a causal mask.
+        coverage: the share of earlier tokens that has to reach a token, mean
+            over tokens.
+        neighborhood, num_permutations: as in
+            `keras_sa.ops.patterns.Stochastic`.
+        num_sources: as in `receptive_field`. Default: all tokens up to 4,096,
+            else 1,024.
+        seed: int of at most 32 bits, of the orders and the sample.
+        progress: optional function of `(steps done, steps in all)`.
+
+    Returns:
+        A list of `WindowSuggestion`, the fewest keys first; for equal keys
+        the larger coverage.
+
+    Raises:
+        ValueError: if an argument is not as above, or if no window within the
+            budget covers the text.
+
+    Example:
+
+    >>> from keras_sa import analysis
+    >>> best = analysis.suggest_window(1024, layers=4, budget=128)[0]
+    >>> best.mode, best.visible_keys < 64
+    ('small_world', True)
+
+    Reference:
+        Stochastic Attention, https://arxiv.org/abs/2604.00754
+    """
+    for name, value in (
+        ("length", length),
+        ("layers", layers),
+        ("budget", budget),
+    ):
+        _validation.check_positive_int(name, value)
+    if not 0 < coverage <= 1:
+        raise ValueError(
+            "`coverage` is expected to be above 0 and at most 1. "
+            f"Received: coverage={coverage}"
+        )
+    if num_sources is None and length > _EXACT:
+        num_sources = _SAMPLED
+    search = _Search(
+        length,
+        layers,
+        coverage,
+        num_sources,
+        seed,
+        {"neighborhood": neighborhood, "num_permutations": num_permutations},
+    )
+    budget = min(budget, length)
+    found = set()  # several shares may come to the same windows
+    for number, share in enumerate(_SHARES, start=1):
+        found |= search.smallest(share, budget)
+        if progress is not None:
+            progress(number, len(_SHARES))
+    if not found:
+        raise ValueError(search.why_none(budget))
+    return sorted(found, key=lambda x: (x.visible_keys, -x.coverage))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """Looks for the fewest keys that are enough; arguments as above."""
+
+    length: int
+    layers: int
+    coverage: float
+    num_sources: int | None
+    seed: int
+    options: dict
+
+    def smallest(self, share, budget):
+        """A set of one `WindowSuggestion`, or empty."""
+        start = self._expected(share, budget)
+
+        @functools.cache
+        def measured(keys):
+            return self._measured(keys, share)
+
+        keys = smallest_true(
+            lambda keys: measured(keys).coverage[-1] >= self.coverage,
+            start,
+            budget,
+        )
+        if keys is None:
+            return set()
+        local, stochastic = windows(keys, share)
+        field = measured(keys)
+        return {
+            WindowSuggestion(
+                window_size=stochastic,
+                local_window_size=local,
+                visible_keys=keys,
+                coverage=float(field.coverage[-1]),
+                standard_error=float(field.standard_error[-1]),
+                coverage_depth=field.coverage_depth(self.coverage),
+            )
+        }
+
+    def why_none(self, budget):
+        best = max(
+            float(self._measured(budget, share).coverage[-1])
+            for share in _SHARES
+        )
+        return (
+            f"No window of up to {budget} keys covers {self.coverage:.4g} of "
+            f"the text in {self.layers} layers: the most is {best:.4g}. "
+            "Expected: a larger `budget`, more `layers`, a shorter `length` or "
+            f"less `coverage`. Received: length={self.length}, "
+            f"layers={self.layers}, budget={budget}, coverage={self.coverage}"
+        )
+
+    def _expected(self, share, budget):
+        """The fewest keys that are enough in theory, at most the budget."""
+        keys = range(1, budget)
+        return 1 + bisect.bisect_left(
+            keys,
+            self.coverage,
+            key=lambda keys: expected_coverage(
+                self._stack(keys, share), self.length
+            )[-1],
+        )
+
+    def _measured(self, keys, share):
+        return receptive_field(
+            self._stack(keys, share),
+            self.length,
+            num_sources=self.num_sources,
+            seed=self.seed % 2**32,
+        )
+
+    def _stack(self, keys, share):
+        local, stochastic = windows(keys, share)
+        if not stochastic:
+            return [patterns.SlidingWindow(local, causal=True)] * self.layers
+        return [
+            self._layer(local, stochastic, (self.seed + layer) % 2**32)
+            for layer in range(self.layers)
+        ]
+
+    def _layer(self, local, stochastic, seed):
+        options = {**self.options, "seed": seed, "causal": True}
+        if not local:
+            return patterns.Stochastic(stochastic, **options)
+        return patterns.SmallWorld(
+            stochastic, local_window_size=local, **options
+        )
+
+
+def windows(keys, share):
+    """Sizes of the sliding and of the stochastic window, 0 for none.
+
+    Args:
+        keys: that a token sees in both under a causal mask.
+        share: of these, in the sliding window.
+    """
+    local = round(share * keys)
+    stochastic = keys - local
+    return local, max(2 * stochastic - 1, 0)
+
+
+def smallest_true(condition, start, most):
+    """The smallest int up to `most` with a condition that holds for all above.
+
+    Args:
+        condition: function of an int of at least 1.
+        start: int: where to begin.
+        most: int.
+
+    Returns:
+        An int, or `None` if there is none.
+    """
+    low, high = 0, most + 1  # it does not hold at `low`, it does at `high`
+    step, here = 1, start
+    while low < here < high:
+        if condition(here):
+            high, here = here, here - step
+        else:
+            low, here = here, here + step
+        step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if condition(middle):
+            high = middle
+        else:
+            low = middle
+    return high if high <= most else None

@@ -1,0 +1,133 @@
+"""Suggested windows cover the text, and no smaller ones do."""
+
+import pytest
+
+from keras_sa import analysis
+from keras_sa.analysis.suggestion import smallest_true
+from keras_sa.analysis.suggestion import windows
+from keras_sa.ops import patterns
+
+
+def stack_of(suggestion, layers):
+    if suggestion.mode == "sliding_window":
+        window = patterns.SlidingWindow(suggestion.local_window_size)
+        return [window] * layers
+    options = {}
+    make = patterns.Stochastic
+    if suggestion.mode == "small_world":
+        make = patterns.SmallWorld
+        options["local_window_size"] = suggestion.local_window_size
+    return [
+        make(suggestion.window_size, seed=layer, **options)
+        for layer in range(layers)
+    ]
+
+
+def test_suggestions_cover():
+    found = analysis.suggest_window(512, layers=3, budget=256)
+    assert {x.mode for x in found} == {
+        "sliding_window",
+        "small_world",
+        "stochastic",
+    }
+    keys = [x.visible_keys for x in found]
+    assert keys == sorted(keys) and keys[-1] <= 256
+    for suggestion in found:
+        stack = stack_of(suggestion, 3)
+        field = analysis.receptive_field(stack, 512, causal=True)
+        assert field.coverage[-1] == suggestion.coverage >= 0.99
+        assert field.coverage_depth(0.99) == suggestion.coverage_depth <= 3
+        visible = sum(
+            patterns.visible_keys_per_token(10**6, window, mode, causal=True)
+            for mode, window in (
+                ("sliding_window", suggestion.local_window_size),
+                ("stochastic", suggestion.window_size),
+            )
+            if window
+        )
+        assert visible == pytest.approx(suggestion.visible_keys, abs=0.05)
+
+
+def test_fewer_keys_do_not_cover():
+    found = analysis.suggest_window(512, layers=3, budget=256)
+    alone = {x.mode: x for x in found}  # of small worlds the largest
+    for mode, keyword in (
+        ("sliding_window", "local_window_size"),
+        ("stochastic", "window_size"),
+    ):
+        less = 1 if mode == "sliding_window" else 2  # one key
+        size = getattr(alone[mode], keyword) - less
+        smaller = (
+            [patterns.SlidingWindow(size)] * 3
+            if mode == "sliding_window"
+            else [patterns.Stochastic(size, seed=seed) for seed in range(3)]
+        )
+        field = analysis.receptive_field(smaller, 512, causal=True)
+        assert field.coverage[-1] < 0.99
+
+
+def test_both_windows_together_need_the_fewest_keys():
+    best, *_, worst = analysis.suggest_window(1500, layers=4, budget=1500)
+    assert best.mode == "small_world"
+    assert best.visible_keys < worst.visible_keys / 5
+
+
+def test_one_layer_has_to_see_nearly_everything():
+    found = analysis.suggest_window(64, layers=1, budget=64, coverage=1.0)
+    assert {x.visible_keys for x in found} == {64}
+    assert {x.mode for x in found} >= {"sliding_window", "stochastic"}
+
+
+def test_options_reach_the_order():
+    one = analysis.suggest_window(400, layers=3, budget=200)
+    heads = analysis.suggest_window(
+        400, layers=3, budget=200, num_permutations=4, neighborhood="block"
+    )
+    assert heads[0].visible_keys < one[0].visible_keys
+
+
+def test_long_texts_are_sampled():
+    steps = []
+    found = analysis.suggest_window(
+        5000,
+        layers=8,
+        budget=32,
+        num_sources=64,
+        progress=lambda *step: steps.append(step),
+    )
+    assert found[0].standard_error > 0
+    assert steps == [(step, 9) for step in range(1, 10)]
+
+
+@pytest.mark.parametrize("answer", [1, 2, 37, 99, 100])
+@pytest.mark.parametrize("start", [1, 36, 100])
+def test_smallest_true(answer, start):
+    assert smallest_true(lambda x: x >= answer, start, 100) == answer
+
+
+def test_smallest_true_of_nothing():
+    assert smallest_true(lambda x: False, 3, 100) is None
+
+
+def test_windows_show_as_many_keys_as_asked():
+    assert windows(8, 0.0) == (0, 15)
+    assert windows(8, 0.5) == (4, 7)
+    assert windows(8, 1.0) == (8, 0)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"layers": 0}, "`layers`"),
+        ({"length": 0}, "`length`"),
+        ({"budget": 1.5}, "`budget`"),
+        ({"coverage": 0}, "`coverage`.*Received: coverage=0"),
+        ({"coverage": 99}, "`coverage`.*Received: coverage=99"),
+        ({"neighborhood": "ring"}, "`neighborhood`"),
+        ({"budget": 4}, "No window of up to 4 keys.*budget=4"),
+    ],
+)
+def test_bad_arguments(options, message):
+    arguments = {"length": 300, "layers": 2, "budget": 100, **options}
+    with pytest.raises(ValueError, match=message):
+        analysis.suggest_window(**arguments)
