@@ -37,6 +37,9 @@ class ReceptiveField:
         token_coverage: float32 `[L + 1, n]`: the share for each token; of the
             sources only, and nan before the first of them, if sampled.
         num_sources: how many tokens were followed.
+        distance_coverage: float64 `[L + 1, D]`, or `None` unless asked for:
+            the share of pairs of tokens, one of which reaches the other, by
+            their distance: 1, 2 - 3, 4 - 7, ... positions.
     """
 
     length: int
@@ -45,6 +48,7 @@ class ReceptiveField:
     standard_error: np.ndarray
     token_coverage: np.ndarray
     num_sources: int
+    distance_coverage: np.ndarray | None = None
 
     @property
     def is_exact(self):
@@ -73,7 +77,13 @@ def first_depth(coverage, share):
 
 
 def receptive_field(
-    source, length, causal=None, num_sources=None, seed=0, progress=None
+    source,
+    length,
+    causal=None,
+    num_sources=None,
+    by_distance=False,
+    seed=0,
+    progress=None,
 ):
     """How much of the text has reached a token after each layer.
 
@@ -88,6 +98,8 @@ def receptive_field(
         causal: as in `as_patterns`.
         num_sources: int up to `n`: how many tokens are followed. Default: all
             of them up to 16,384 tokens, else 1,024.
+        by_distance: whether to find `distance_coverage` as well, which looks
+            at each of `n S` pairs.
         seed: int, of the sample.
         progress: optional function of `(steps done, steps in all)`.
 
@@ -115,13 +127,19 @@ def receptive_field(
     sources = _choose_sources(length, num_sources, seed)
     parts = np.array_split(sources, _num_parts(len(sources), length))
     tally = _Tally(len(stack), length, causal, sources)
+    by_distance = _ByDistance(tally) if by_distance else None
     for number, part in enumerate(parts):
         for layer, reached in _after_each_layer(stack, part, length):
             tally.add(layer, reached, part)
+            if by_distance is not None:
+                by_distance.add(layer, reached, part)
             if progress is not None:
                 done = number * len(stack) + layer
                 progress(done, len(parts) * len(stack))
-    return tally.result()
+    field = tally.result()
+    if by_distance is None:
+        return field
+    return dataclasses.replace(field, distance_coverage=by_distance.result())
 
 
 def check_alike(stack):
@@ -262,13 +280,53 @@ class _Tally:
         return ratio, np.sqrt(variance / num) / could.mean()
 
 
+class _ByDistance:
+    """Counts who was reached by how far away it is."""
+
+    def __init__(self, tally):
+        self.length, self.causal = tally.length, tally.causal
+        num_layers = len(tally.counts)
+        num_bins = max(self.length - 1, 1).bit_length()
+        self.reached = np.zeros((num_layers, num_bins))
+        self.possible = np.zeros((num_layers, num_bins))
+
+    def add(self, layer, reached, part):
+        for rows, bits in _bits(reached[: self.length], len(part)):
+            distance = np.arange(self.length)[rows, None] - part
+            if not self.causal:
+                distance = np.abs(distance)
+            is_pair = distance > 0
+            # The exponent of a float, exactly: 1 -> 0, 2 and 3 -> 1, ...
+            place = np.frexp(distance[is_pair].astype("float64"))[1] - 1
+            num_bins = self.possible.shape[1]
+            self.possible[layer] += np.bincount(place, minlength=num_bins)
+            self.reached[layer] += np.bincount(
+                place, bits[is_pair], minlength=num_bins
+            )
+
+    def result(self):
+        """`[L + 1, D]`; nan where there is no pair."""
+        return np.divide(
+            self.reached,
+            self.possible,
+            out=np.full(self.possible.shape, np.nan),
+            where=self.possible > 0,
+        )
+
+
 def _weighted_bits(reached, weights, num_sources):
     """For each source `[S]` the sum of the weights of whom it reached."""
-    total = np.zeros(reached.shape[1] * 64)
-    step = max(1, 2**18 // reached.shape[1])
+    return sum(
+        weights[rows] @ bits for rows, bits in _bits(reached, num_sources)
+    )
+
+
+def _bits(reached, num_sources):
+    """Yields some rows at a time: a slice, and 0 or 1 for each source."""
+    step = max(1, 2**16 // reached.shape[1])
     for start in range(0, len(reached), step):
-        words = np.ascontiguousarray(reached[start : start + step])
+        rows = slice(start, start + step)
+        words = np.ascontiguousarray(reached[rows])
         octets = words.astype("<u8", copy=False).view("uint8")
         bits = np.unpackbits(octets, axis=1, bitorder="little")
-        total += weights[start : start + step] @ bits
-    return total[:num_sources]
+        yield rows, bits[:, :num_sources]

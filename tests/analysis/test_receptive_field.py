@@ -120,6 +120,47 @@ def test_sample_is_near(name, causal):
     assert (typical[is_spread] > spread[is_spread] / 2).all()
 
 
+@parametrize_causal
+@pytest.mark.parametrize("num_sources", [None, 40])
+def test_by_distance(causal, num_sources):
+    stack = analysis.as_patterns(stacks(causal)["mixture"], causal)
+    found = analysis.receptive_field(
+        stack, LENGTH, num_sources=num_sources, by_distance=True, seed=3
+    )
+    sources = np.random.default_rng(3).choice(
+        LENGTH, num_sources or LENGTH, False
+    )
+    *_, reached = reached_by_products(stack, LENGTH)
+    expected = []
+    for exponent in range(6):
+        pairs = [
+            reached[i, j]
+            for i in range(LENGTH)
+            for j in sources
+            if 2**exponent
+            <= (i - j if causal else abs(i - j))
+            < 2 ** (exponent + 1)
+        ]
+        expected.append(np.mean(pairs))
+    np.testing.assert_allclose(found.distance_coverage[-1], expected)
+    assert not found.distance_coverage[0].any()
+    plain = analysis.receptive_field(
+        stack, LENGTH, num_sources=num_sources, seed=3
+    )
+    assert plain.distance_coverage is None
+    np.testing.assert_array_equal(plain.coverage, found.coverage)
+
+
+def test_causal_orders_miss_the_tokens_nearby():
+    """Hardly any path leads through the few tokens between."""
+    stack = [patterns.Stochastic(32, seed=seed) for seed in range(5)]
+    field = analysis.receptive_field(stack, 1024, causal=True, by_distance=True)
+    neighbor, *_, farthest = field.distance_coverage[-1]
+    # Only directly, by one of five orders.
+    assert neighbor == pytest.approx(1 - (1 - 31 / 1023) ** 5, abs=0.05)
+    assert farthest == pytest.approx(1, abs=1e-3)
+
+
 def test_a_sample_of_everybody_is_exact():
     stack = stacks(True)["stochastic"]
     whole = analysis.receptive_field(stack, 70)
