@@ -71,6 +71,7 @@ def parse(words=None):
 
     Example:
 
+    >>> from keras_sa.analysis.command.arguments import parse
     >>> parse("--pattern full --length 100 --causal".split()).causal
     True
     """

@@ -16,6 +16,7 @@ class Progress:
     Example:
 
     >>> import io
+    >>> from keras_sa.analysis.command.progress import Progress
     >>> progress = Progress(io.StringIO())
     >>> report = progress.stage("coverage")
     >>> report(1, 10)

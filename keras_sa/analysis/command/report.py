@@ -22,6 +22,7 @@ class Report:
 
     Example:
 
+    >>> from keras_sa.analysis.command.report import Report
     >>> report = Report("Sizes")
     >>> report.rows += [{"size": "large"}, {"size": "small", "n": "1"}]
     >>> print(report.markdown())
@@ -68,6 +69,7 @@ def number(value, digits=4):
 
     Example:
 
+    >>> from keras_sa.analysis.command.report import number
     >>> number(123456.7), number(0.000123456), number(None)
     ('123,457', '0.0001235', '')
     """
@@ -85,6 +87,7 @@ def with_error(value, error):
 
     Example:
 
+    >>> from keras_sa.analysis.command.report import with_error
     >>> with_error(4.3721, 0.0123), with_error(4.3721, 0.0001)
     ('4.372 ± 0.012', '4.372')
     """

@@ -67,6 +67,7 @@ def random_blocks(length, block_size, top_k, num_heads, causal, seed):
 
     Example:
 
+    >>> from keras_sa.analysis.command.stacks import random_blocks
     >>> blocks = random_blocks(3, 1, 2, num_heads=1, causal=True, seed=0)
     >>> blocks[:2].tolist()
     [[[0, -1]], [[1, 0]]]
