@@ -223,7 +223,8 @@ def plot_small_world_curve(curve, rewired=None):
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: for a curve of fewer than two shares.
+        ValueError: for a curve of fewer than two shares, or one that starts
+            without clustering, as a ring of 2 neighbours does.
 
     Example:
 
@@ -452,6 +453,11 @@ def _draw_curve(axes, curve, label, is_reference=False):
     for style, name in zip(_STYLES, ("path_length", "clustering")):
         colour, marker, line = style
         values = np.asarray(getattr(curve, name), float)
+        if not values[0] > 0:  # nor unknown
+            raise ValueError(
+                f"`{name}` is expected to be above 0 at the first share, which "
+                f"the others are compared with. Received: {values[0]}"
+            )
         axes.plot(
             shares,
             values / values[0],

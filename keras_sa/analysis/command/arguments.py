@@ -322,8 +322,8 @@ def _check_measures(parser, arguments):
         )
     if "small_world_curve" in arguments.measures:
         degree = curve_degree(arguments.window or 0)
-        if not 2 <= degree < arguments.length:
+        if not 4 <= degree < arguments.length:  # 2 have no clustering
             parser.error(
-                "small_world_curve is expected with a --window of at least 2 "
+                "small_world_curve is expected with a --window of at least 4 "
                 f"and less than --length. Received: {arguments.window}"
             )
