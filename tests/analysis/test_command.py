@@ -269,6 +269,11 @@ WINDOW = "--pattern stochastic --length 30 --window 4"
             "--pattern full --length 9 --measures small_world_curve",
             "small_world_curve is expected with a --window",
         ),
+        (
+            "--pattern stochastic --length 9 --window 3 "
+            "--measures small_world_curve",
+            "with a --window of at least 4",
+        ),
         (f"{WINDOW} --seed -1", "from 0 to 2**32 - 1"),
         (f"{WINDOW} --layers 0", "a positive integer is expected"),
         (f"{WINDOW} --min-weight 0", "--min-weight is not expected with"),

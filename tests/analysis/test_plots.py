@@ -231,6 +231,18 @@ def test_a_curve_has_two_points():
         plots.plot_small_world_curve(curve)
 
 
+def test_a_curve_starts_with_clustering():
+    curve = types.SimpleNamespace(
+        length=50,
+        degree=2,
+        shares=[0, 1],
+        path_length=[9, 5],
+        clustering=[0, 0],
+    )
+    with pytest.raises(ValueError, match="`clustering`.*Received: 0.0"):
+        plots.plot_small_world_curve(curve)
+
+
 def test_gates():
     both, local = np.array([[0.1, 0.2, 0.3], [0.9, 0.8, 0.7]]), [[0.5, 0.4]]
     figure = plots.plot_gates([both, local])

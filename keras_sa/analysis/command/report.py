@@ -70,14 +70,14 @@ def number(value, digits=4):
     Example:
 
     >>> from keras_sa.analysis.command.report import number
-    >>> number(123456.7), number(0.000123456), number(None)
-    ('123,457', '0.0001235', '')
+    >>> number(9999.9), number(0.000123456), number(None)
+    ('10,000', '0.0001235', '')
     """
     if value is None:
         return ""
     if value != value:  # nan
         return "unknown"
-    if abs(value) >= 10**digits:
+    if abs(value) >= 10**digits - 0.5:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
 
