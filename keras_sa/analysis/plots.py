@@ -270,11 +270,14 @@ def plot_attention_profile(profiles):
     >>> import types
     >>> from keras_sa.analysis import plots
     >>> profile = types.SimpleNamespace(
-    ...     entropy=[1.5, 2.0], local_mass=[0.9, 0.4], mean_distance=[3.0, 50.0]
+    ...     entropy=[1.5, 2.0],
+    ...     local_mass=[0.9, 0.4],
+    ...     mean_distance=[3.0, 50.0],
+    ...     window_size=32,
     ... )
     >>> figure = plots.plot_attention_profile([profile, profile])
     >>> [axes.get_title() for axes in figure.axes[:2]]
-    ['entropy', 'local mass']
+    ['entropy', 'local mass, window 32']
     """
     if not len(profiles):
         raise ValueError(
@@ -287,6 +290,8 @@ def plot_attention_profile(profiles):
         image = _draw_heat_map(axes, rows, span, form)
         axes.set_title(name.replace("_", " "))
         figure.colorbar(image, ax=axes, label=unit)
+    windows = sorted({profile.window_size for profile in profiles})
+    panels[1].set_title(f"local mass, window {'/'.join(map(str, windows))}")
     return figure
 
 

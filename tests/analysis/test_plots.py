@@ -302,17 +302,22 @@ def test_attention_profile():
             entropy=[1.0 * layer, 2.0],
             local_mass=[0.25, 0.5],
             mean_distance=[10.0, 300.0 * layer],
+            window_size=16,
         )
         for layer in (1, 2)
     ]
     figure = plots.plot_attention_profile(profiles)
     panels = {axes.get_title(): axes for axes in figure.axes if axes.images}
-    assert list(panels)[:3] == ["entropy", "local mass", "mean distance"]
+    assert list(panels)[:3] == [
+        "entropy",
+        "local mass, window 16",
+        "mean distance",
+    ]
     np.testing.assert_array_equal(image_of(panels["entropy"]), [[1, 2], [2, 2]])
     np.testing.assert_array_equal(
         image_of(panels["mean distance"]), [[10, 300], [10, 600]]
     )
-    assert panels["local mass"].images[0].get_clim() == (0, 1)
+    assert panels["local mass, window 16"].images[0].get_clim() == (0, 1)
 
 
 def test_bad_profiles():
