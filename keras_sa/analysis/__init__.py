@@ -6,9 +6,17 @@ from keras_sa.analysis.connectome import FLY
 from keras_sa.analysis.connectome import Connectome
 from keras_sa.analysis.connectome import stacks_of_degree
 from keras_sa.analysis.edge_list import load_edge_list
+from keras_sa.analysis.estimation import EstimatorError
+from keras_sa.analysis.estimation import estimator_error
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.graphs import attention_graph
 from keras_sa.analysis.graphs import attention_graphs
+from keras_sa.analysis.mixing import SpectralGap
+from keras_sa.analysis.mixing import TotalVariation
+from keras_sa.analysis.mixing import spectral_gap
+from keras_sa.analysis.mixing import total_variation
+from keras_sa.analysis.mixing import transition_matrices
+from keras_sa.analysis.mixing import transition_matrix
 from keras_sa.analysis.receptive_field import ReceptiveField
 from keras_sa.analysis.receptive_field import receptive_field
 from keras_sa.analysis.small_world import SmallWorldCurve

@@ -258,6 +258,7 @@ class _Tally:
             # Sums of floats would leave it a little aside of 1.
             is_complete = (self.counts == possible).all(axis=1)
             coverage = np.where(is_complete, 1.0, coverage)
+            error = np.where(is_complete, 0.0, error)
         return ReceptiveField(
             length=self.length,
             causal=self.causal,

@@ -205,7 +205,7 @@ def _against_random_graphs(
     # Of random edges, any two neighbours share one with this probability.
     random_clustering = _density(graph)
     random_path_length = float(np.mean(random_path_lengths))
-    lattice = ring_clustering(graph.nnz / graph.shape[0])
+    lattice = ring_clustering(graph.nnz / graph.shape[0], graph.shape[0])
     return {
         "random_clustering": random_clustering,
         "random_path_length": random_path_length,
@@ -267,14 +267,33 @@ def random_graph(num_nodes, num_edges, seed=0):
     return undirected.undirected(scipy.sparse.coo_array(edges, shape))
 
 
-def ring_clustering(degree):
+def ring_clustering(degree, num_nodes):
     """The clustering of a ring in which each node has its nearest neighbours.
 
     Args:
         degree: number of neighbours `k`; what is between even numbers is
             filled in.
+        num_nodes: `n`.
     """
-    return max(0.0, 3 * (degree - 2) / (4 * (degree - 1))) if degree > 1 else 0
+    if degree >= num_nodes - 1:
+        return 1.0
+    reach, rest = divmod(degree / 2, 1)
+    return (1 - rest) * _ring_clustering(int(reach), num_nodes) + (
+        rest * _ring_clustering(int(reach) + 1, num_nodes) if rest else 0
+    )
+
+
+def _ring_clustering(reach, num_nodes):
+    """With `reach` neighbours on either side."""
+    if 2 * reach + 1 >= num_nodes:
+        return 1.0
+    if reach < 1:
+        return 0.0
+    distance = np.arange(1, reach + 1)
+    # Of both nodes the neighbours, themselves among them; also around.
+    shared = 2 * reach + 1 - distance
+    around = np.maximum(2 * reach + 1 + distance - num_nodes, 0)
+    return float(np.mean(shared + around - 2) / (2 * reach - 1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,8 +100,14 @@ def test_graph_of_a_layer_is_who_has_a_score(name, causal):
     np.testing.assert_array_equal(dense(graph), (scores > 0).any(axis=(0, 1)))
 
 
-@parametrize_causal
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    "name, causal",
+    [
+        ("stochastic_heads", False),
+        ("small_world_softmax", True),
+        ("block_routed", True),
+    ],
+)
 def test_graph_of_a_layer_is_what_moves_its_output(name, causal):
     """Through the fast implementation, which has no scores."""
     layer, length = LAYERS[name](), 17
@@ -189,6 +195,13 @@ def test_routed_layers_need_their_inputs():
     layer = keras_sa.MixtureOfBlockAttention(2, 8, 4, 2)
     with pytest.raises(ValueError, match="`inputs` is expected.*None"):
         analysis.attention_graph(layer, 20)
+
+
+def test_patterns_are_equal_if_all_of_them_is():
+    assert patterns.Stochastic(4, seed=1) == patterns.Stochastic(4, seed=1)
+    assert patterns.Stochastic(4, seed=1) != patterns.Stochastic(4, seed=2)
+    # What was chosen is an array: no other object is the same.
+    assert routed(40, True) != routed(40, True)
 
 
 def test_length_of_routed_blocks():

@@ -82,16 +82,27 @@ def test_references_of_networkx():
     assert random.random_clustering < rewired.clustering / 1.3
 
 
-@pytest.mark.parametrize("degree", [2, 4, 10, 26])
+@pytest.mark.parametrize("degree", [2, 4, 10, 18, 20, 22, 26, 28])
 def test_clustering_of_the_ring(degree):
-    ring = nx.watts_strogatz_graph(100, degree, 0.0)
-    assert small_world.ring_clustering(degree) == pytest.approx(
+    """Also where neighbours meet on the other side."""
+    ring = nx.watts_strogatz_graph(29, degree, 0.0)
+    assert small_world.ring_clustering(degree, 29) == pytest.approx(
         nx.average_clustering(ring)
     )
 
 
-def test_clustering_of_hardly_any_edges():
-    assert small_world.ring_clustering(0.5) == 0
+def test_clustering_between_even_degrees():
+    low, middle, high = (
+        small_world.ring_clustering(degree, 100) for degree in (8, 9, 10)
+    )
+    assert middle == pytest.approx((low + high) / 2)
+    assert small_world.ring_clustering(0.5, 100) == 0
+
+
+def test_full_attention_is_its_own_lattice():
+    found = analysis.small_world_measures(patterns.Full(), 20)
+    assert found.lattice_clustering == 1
+    assert found.omega == pytest.approx(0)
 
 
 @pytest.mark.parametrize("num_edges", [0, 1, 17, 45])

@@ -1,11 +1,18 @@
 """Suggested windows cover the text, and no smaller ones do."""
 
+import keras
 import pytest
 
 from keras_sa import analysis
 from keras_sa.analysis.suggestion import smallest_true
 from keras_sa.analysis.suggestion import windows
 from keras_sa.ops import patterns
+
+only_on_torch = pytest.mark.skipif(
+    keras.config.backend() != "torch",
+    reason="a search tries many windows, which JAX compiles one by one; what "
+    "it tries is tested on all backends",
+)
 
 
 def stack_of(suggestion, layers):
@@ -23,6 +30,7 @@ def stack_of(suggestion, layers):
     ]
 
 
+@only_on_torch
 def test_suggestions_cover():
     found = analysis.suggest_window(512, layers=3, budget=256)
     assert {x.mode for x in found} == {
@@ -48,6 +56,7 @@ def test_suggestions_cover():
         assert visible == pytest.approx(suggestion.visible_keys, abs=0.05)
 
 
+@only_on_torch
 def test_fewer_keys_do_not_cover():
     found = analysis.suggest_window(512, layers=3, budget=256)
     alone = {x.mode: x for x in found}  # of small worlds the largest
@@ -66,6 +75,7 @@ def test_fewer_keys_do_not_cover():
         assert field.coverage[-1] < 0.99
 
 
+@only_on_torch
 def test_both_windows_together_need_the_fewest_keys():
     best, *_, worst = analysis.suggest_window(1500, layers=4, budget=1500)
     assert best.mode == "small_world"
@@ -78,6 +88,7 @@ def test_one_layer_has_to_see_nearly_everything():
     assert {x.mode for x in found} >= {"sliding_window", "stochastic"}
 
 
+@only_on_torch
 def test_options_reach_the_order():
     one = analysis.suggest_window(400, layers=3, budget=200)
     heads = analysis.suggest_window(
@@ -86,6 +97,7 @@ def test_options_reach_the_order():
     assert heads[0].visible_keys < one[0].visible_keys
 
 
+@only_on_torch
 def test_long_texts_are_sampled():
     steps = []
     found = analysis.suggest_window(

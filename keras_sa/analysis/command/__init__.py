@@ -1,0 +1,1 @@
+"""The command line `python -m keras_sa.analysis`, in parts."""
