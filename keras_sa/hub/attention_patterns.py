@@ -106,7 +106,8 @@ def _swapped_pattern(swapped):
         "causal": causal,
     }
     if pattern.has_random_order:
-        options["seed"] = int(ops.convert_to_numpy(swapped.seed.read()))
+        seed = int(ops.convert_to_numpy(swapped.seed.read()))
+        options["seed"] = seed % 2**32  # as `layer_seeds` has it
         if pattern.permute == "head":
             options["num_permutations"] = swapped.family.num_key_value_heads(
                 swapped.attention
