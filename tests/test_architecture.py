@@ -158,6 +158,6 @@ def loaded_by(statement):
 
 def test_a_fresh_import_brings_no_framework_that_was_not_chosen():
     """Beyond what Keras itself imports on the backend of this run."""
-    watched = {*FRAMEWORKS, "keras_hub", "matplotlib"}
+    watched = {*FRAMEWORKS, "keras_hub", "matplotlib", "networkx", "pyarrow"}
     new = loaded_by("import keras_sa") - loaded_by("import keras")
     assert new & watched == set(), keras.config.backend()

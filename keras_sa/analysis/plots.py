@@ -91,7 +91,7 @@ def plot_pattern(source, length, causal=None):
     >>> stack = [patterns.SmallWorld(4, seed=seed) for seed in range(2)]
     >>> figure = plots.plot_pattern(stack, 32, causal=True)
     >>> [axes.get_title() for axes in figure.axes]
-    ['layer 1: small world', 'layer 2: small world']
+    ['layer 0: small world', 'layer 1: small world']
     """
     layers = _titled_layers(source, causal)
     _validation.check_positive_int("length", length)
@@ -369,7 +369,7 @@ def _titled_layers(source, causal):
         stack = as_patterns(source, causal)
         names = [_NAMES.get(type(x), type(x).__name__) for x in stack]
         if len(stack) > 1:
-            names = [f"layer {i}: {name}" for i, name in enumerate(names, 1)]
+            names = [f"layer {i}: {name}" for i, name in enumerate(names)]
         return list(zip(names, stack))
     layers = []
     for title, part in source.items():
@@ -489,7 +489,7 @@ def _scale_shares(axes, curve):
 
 
 def _draw_heat_map(axes, rows, span, form):
-    """Layers downwards, heads across, from 1; rows may differ in length."""
+    """Layers downwards, heads across, from 0; rows may differ in length."""
     width = max(len(row) for row in rows)
     values = np.full((len(rows), width), np.nan)
     for index, row in enumerate(rows):
@@ -501,7 +501,6 @@ def _draw_heat_map(axes, rows, span, form):
         vmin=low,
         vmax=high,
         aspect="auto",
-        extent=(0.5, width + 0.5, len(rows) + 0.5, 0.5),
     )
     # Seen where there is no such head or path.
     axes.patch.set(hatch="xx", facecolor="white", edgecolor="0.6")
@@ -520,8 +519,8 @@ def _write_numbers(axes, image, values, form):
         if np.isfinite(value):
             is_dark = image.norm(value) < 0.5
             axes.text(
-                column + 1,
-                row + 1,
+                column,
+                row,
                 form.format(value),
                 ha="center",
                 va="center",

@@ -15,7 +15,10 @@ def as_patterns(source, causal=None):
             layer; an attention layer of `keras_sa`, or a list of them; a
             Keras model with such layers; or a KerasHub model under
             `keras_sa.hub.swap_attention`, or its swap. What depends on the
-            tokens, as block-routed attention does, has to come as a pattern.
+            tokens, as block-routed attention does, has to come as a pattern:
+            `keras_sa.hub.attention_patterns(model, inputs)` has those of any
+            model of KerasHub, and `layer.attention_pattern(causal, inputs)`
+            that of a layer.
         causal: whether tokens look back only. Default: as the patterns and
             models say; False for layers, as in their call.
 
@@ -37,8 +40,10 @@ def as_patterns(source, causal=None):
         raise ValueError(
             "`source` is expected to be a pattern of `keras_sa.ops.patterns`, "
             "an attention layer of `keras_sa`, a list of these, a Keras model "
-            "with such layers, or a KerasHub model under "
-            f"`keras_sa.hub.swap_attention`. Received: source={source!r}"
+            "with such layers, a KerasHub model under "
+            "`keras_sa.hub.swap_attention`, or what "
+            "`keras_sa.hub.attention_patterns` returns of one that is not. "
+            f"Received: source={source!r}"
         )
     if causal is None:
         return found

@@ -92,7 +92,7 @@ def test_pattern_has_a_panel_for_each_layer():
     stack = [patterns.SlidingWindow(5), patterns.Full()] * 3
     figure = plots.plot_pattern(stack, 60, causal=True)
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[:2] == ["layer 1: sliding window", "layer 2: full"]
+    assert titles[:2] == ["layer 0: sliding window", "layer 1: full"]
     assert len(titles) == 6
     for axes in figure.axes:
         assert axes.get_xlabel() == "token that is seen"
@@ -263,7 +263,7 @@ def test_gates():
         "0.50",
         "0.40",
     ]
-    assert near.texts[3].get_position() == (1, 2)  # head 1 of layer 2
+    assert near.texts[3].get_position() == (0, 1)  # head 0 of layer 1
     assert near.images[0].get_clim() == (0, 1)
     assert near.get_xlabel() == "head" and near.get_ylabel() == "layer"
 

@@ -120,7 +120,7 @@ def _compare(report, length, degree, arguments, progress):
     layers = {
         name if len(stack) == 1 else f"{name}, layer {number}": layer
         for name, stack in stacks.items()
-        for number, layer in enumerate(stack, start=1)
+        for number, layer in enumerate(stack)
     }
     figure = plots.plot_pattern(layers, min(length, _DRAWN))
     if length > _DRAWN:
