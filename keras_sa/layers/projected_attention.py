@@ -118,6 +118,9 @@ class ProjectedAttention(keras.layers.Layer):
     def attention_pattern(self, causal=False, inputs=None):
         """Who sees whom at inference, as an object of `keras_sa.ops.patterns`.
 
+        Random orders are those of the layer's seed, also if it draws anew at
+        every call.
+
         Args:
             causal: whether a token sees no later token, as the layer's call
                 with `use_causal_mask`.
