@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
+from keras_sa.analysis import sampling
 from keras_sa.analysis.graphs import attention_graph
 from keras_sa.analysis.sources import as_patterns
 from keras_sa.ops import _validation
@@ -331,7 +332,10 @@ def total_variation(source, length, causal=None, num_tokens=None, seed=0):
     array([0.97, 0.6 , 0.13])
     """
     stack = as_patterns(source, causal)
-    tokens = _sample_tokens(length, num_tokens, seed)
+    _validation.check_positive_int("length", length)
+    if num_tokens is None:
+        num_tokens = length if length <= _MOST_EXACT else _SAMPLE
+    tokens = sampling.choose("num_tokens", num_tokens, length, seed)
     matrices = list(transition_matrices(stack, length))
     is_causal = all(pattern.causal for pattern in stack)
     if len(tokens) == length:
@@ -340,20 +344,6 @@ def total_variation(source, length, causal=None, num_tokens=None, seed=0):
         products = _rows_of_products(matrices, tokens)
     distances = [_distances(x, tokens, is_causal) for x in products]
     return TotalVariation(tokens, np.array(distances), length)
-
-
-def _sample_tokens(length, num_tokens, seed):
-    _validation.check_positive_int("length", length)
-    if num_tokens is None:
-        num_tokens = length if length <= _MOST_EXACT else _SAMPLE
-    _validation.check_positive_int("num_tokens", num_tokens)
-    if num_tokens > length:
-        raise ValueError(
-            "`num_tokens` is expected to be at most `length`. Received: "
-            f"num_tokens={num_tokens}, length={length}"
-        )
-    generator = np.random.default_rng(seed)
-    return np.sort(generator.choice(length, num_tokens, replace=False))
 
 
 def _products(matrices):

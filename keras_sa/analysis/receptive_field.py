@@ -12,6 +12,7 @@ import dataclasses
 
 import numpy as np
 
+from keras_sa.analysis import sampling
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.sources import as_patterns
 from keras_sa.ops import _validation
@@ -124,7 +125,9 @@ def receptive_field(
     stack = as_patterns(source, causal)
     causal = check_alike(stack)
     _validation.check_positive_int("length", length)
-    sources = _choose_sources(length, num_sources, seed)
+    if num_sources is None:
+        num_sources = length if length <= _EXACT else _SAMPLED
+    sources = sampling.choose("num_sources", num_sources, length, seed)
     parts = np.array_split(sources, _num_parts(len(sources), length))
     tally = _Tally(len(stack), length, causal, sources)
     by_distance = _ByDistance(tally) if by_distance else None
@@ -151,20 +154,6 @@ def check_alike(stack):
             f"which by `causal`. Received: {stack}"
         )
     return causal.pop()
-
-
-def _choose_sources(length, num_sources, seed):
-    """Positions `[S]`, in order."""
-    if num_sources is None:
-        num_sources = length if length <= _EXACT else _SAMPLED
-    _validation.check_positive_int("num_sources", num_sources)
-    if num_sources > length:
-        raise ValueError(
-            f"`num_sources` is expected to be at most length={length}. "
-            f"Received: num_sources={num_sources}"
-        )
-    generator = np.random.default_rng(seed)
-    return np.sort(generator.choice(length, num_sources, replace=False))
 
 
 def _num_parts(num_sources, length):
@@ -273,12 +262,7 @@ class _Tally:
         could = np.ones(len(self.sources))
         if self.causal:
             could = np.cumsum(self.weights[::-1])[::-1][self.sources]
-        ratio = self.sums.sum(axis=1) / could.sum()
-        deviation = self.sums - ratio[:, None] * could
-        num = len(self.sources)
-        left_out = 1 - num / self.length
-        variance = left_out * (deviation**2).sum(axis=1) / max(num - 1, 1)
-        return ratio, np.sqrt(variance / num) / could.mean()
+        return sampling.ratio_of_sums(self.sums, could, self.length)
 
 
 class _ByDistance:

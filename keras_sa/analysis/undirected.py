@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from keras_sa.analysis import sampling
 from keras_sa.ops import _validation
 
 # Steps of two edges at a time, and in all before nodes are sampled.
@@ -182,19 +183,12 @@ def _sweep(graph, node):
 
 
 def _sample(num_nodes, size, seed):
-    generator = np.random.default_rng(seed)
-    return np.sort(generator.choice(num_nodes, size, replace=False))
+    return sampling.choose("num_sources", size, num_nodes, seed)
 
 
 def _ratio(values, counts, num_nodes):
     """`Estimate` of the sum of values over the sum of counts."""
-    num = len(values)
     if counts.sum() == 0:
         return Estimate(float("nan"), float("nan"))
-    value = values.sum() / counts.sum()
-    if num == num_nodes:
-        return Estimate(float(value))
-    deviation = values - value * counts
-    variance = (1 - num / num_nodes) * (deviation**2).sum() / max(num - 1, 1)
-    error = np.sqrt(variance / num) / counts.mean()
+    value, error = sampling.ratio_of_sums(values, counts, num_nodes)
     return Estimate(float(value), float(error))

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_sa.layers.small_world_attention import MERGE
 from keras_sa.ops import _validation
-from keras_sa.ops.windowed.api import NEIGHBORHOODS
+from keras_sa.ops import patterns
 
 MODES = (
     "full",
@@ -16,7 +16,6 @@ MODES = (
 DECODE = ("full", "window")
 RESAMPLE = ("training", "never")
 PERMUTE = ("layer", "head")
-ORDER = ("random", "identity")
 _WINDOWED = ("sliding_window", "stochastic", "small_world")
 _RANDOM = ("stochastic", "small_world")
 # Which modes each option belongs to.
@@ -168,12 +167,12 @@ def make_pattern(mode, **options):
         if name in given:
             _validation.check_positive_int(name, given[name])
     choices = {
-        "neighborhood": NEIGHBORHOODS,
+        "neighborhood": patterns.NEIGHBORHOODS,
         "merge": MERGE,
         "decode": DECODE,
         "resample": RESAMPLE,
         "permute": PERMUTE,
-        "order": ORDER,
+        "order": patterns.ORDERS,
     }
     if mode == "sliding_window":
         choices["merge"] = ("gate",)

@@ -11,7 +11,6 @@ from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops import permutation as permutations
 from keras_sa.ops.stochastic_attention import attend_in_order
-from keras_sa.ops.windowed.api import NEIGHBORHOODS
 
 RESAMPLE = ("training", "always", "never")
 PERMUTE = ("layer", "head")
@@ -119,7 +118,9 @@ class StochasticAttention(ProjectedAttention):
         self.window_size = _validation.check_positive_int(
             "window_size", window_size
         )
-        self.neighborhood = check("neighborhood", neighborhood, NEIGHBORHOODS)
+        self.neighborhood = check(
+            "neighborhood", neighborhood, patterns.NEIGHBORHOODS
+        )
         self.permute = check("permute", permute, PERMUTE)
         self.resample = check("resample", resample, RESAMPLE)
         self._permutation_seed_generator = (

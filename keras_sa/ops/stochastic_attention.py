@@ -93,7 +93,9 @@ def stochastic_attention(
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
     _validation.check_positive_int("window_size", window_size)
-    _validation.check_one_of("neighborhood", neighborhood, api.NEIGHBORHOODS)
+    _validation.check_one_of(
+        "neighborhood", neighborhood, patterns.NEIGHBORHOODS
+    )
     query, key, value = (ops.convert_to_tensor(x) for x in (query, key, value))
     _validation.check_qkv(query, key, value)
     batch_size, length = query.shape[:2]

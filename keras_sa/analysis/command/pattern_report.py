@@ -30,7 +30,6 @@ _MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
 _SHARES = (0.99, 1.0)
-_ALL = 1 - 1e-12  # what rounding leaves of a coverage of 1
 _ALIKE = 1.1  # visible keys of patterns that are comparable, the most by least
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
@@ -170,7 +169,7 @@ def _coverage_cells(field):
 def _share(value, error):
     """In %; what is not yet everything is not written as if it were."""
     cell = with_error(100 * value, 100 * error)
-    return "< 100" if cell == "100" and value < _ALL else cell
+    return "< 100" if cell == "100" and value < 1 else cell
 
 
 def _coverage_note(fields, arguments):

@@ -18,6 +18,8 @@ from keras_sa.ops.patterns.masks import within_reach
 from keras_sa.ops.patterns.neighbors import block_routed_neighbors
 from keras_sa.ops.patterns.neighbors import sliding_window_neighbors
 from keras_sa.ops.patterns.neighbors import stochastic_neighbors
+from keras_sa.ops.patterns.pattern import NEIGHBORHOODS
+from keras_sa.ops.patterns.pattern import ORDERS
 from keras_sa.ops.patterns.pattern import BlockRouted
 from keras_sa.ops.patterns.pattern import Full
 from keras_sa.ops.patterns.pattern import Pattern

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_sa.ops import _dispatch
 from keras_sa.ops import _validation
+from keras_sa.ops import patterns
 from keras_sa.ops.windowed import jax_looped
 from keras_sa.ops.windowed import jax_triton
 from keras_sa.ops.windowed import native_block
@@ -42,7 +43,6 @@ IMPLEMENTATIONS = {
         "portable": portable,
     },
 }
-NEIGHBORHOODS = ("window", "block")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def windowed_attention(
         right=reach[1],
         window_size=window_size,
         neighborhood=_validation.check_one_of(
-            "neighborhood", neighborhood, NEIGHBORHOODS
+            "neighborhood", neighborhood, patterns.NEIGHBORHOODS
         ),
         causal=bool(causal),
         padding_mask=_validation.check_padding_mask(
