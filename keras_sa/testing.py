@@ -20,10 +20,10 @@ from keras_sa import autodiff
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import dense_attention
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
 from keras_sa.ops.windowed import api
+from keras_sa.patterns import permutation as permutations
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Distance from 1 to the next number.

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 from keras_sa.ops.patterns import window_reach
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 from keras_sa.ops import patterns
 
 

@@ -8,9 +8,9 @@ import dataclasses
 
 import numpy as np
 
+from keras_sa import _validation
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.mixing import transition_matrix
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 

@@ -5,9 +5,9 @@ Letters: `n` tokens, `L` layers, `w` window, `d` how far back a token is.
 
 import numpy as np
 
+from keras_sa import _validation
 from keras_sa.analysis.receptive_field import check_alike
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 _EVERYBODY = 2**32  # a window over any text

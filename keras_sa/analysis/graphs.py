@@ -7,8 +7,8 @@ import numpy as np
 import scipy.sparse
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import _validation
 
 # Entries of neighbour lists at a time, and edges that a graph may have.
 _ENTRIES = 2**22

@@ -14,10 +14,10 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
+from keras_sa import _validation
 from keras_sa.analysis import sampling
 from keras_sa.analysis.graphs import attention_graph
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import _validation
 
 # Up to so many tokens dense matrices are faster than ARPACK, and rows of all
 # tokens are cheap enough.

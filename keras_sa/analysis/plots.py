@@ -19,8 +19,8 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from keras_sa import _validation
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns as _patterns
 
 FORMATS = ("png", "svg")

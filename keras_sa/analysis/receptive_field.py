@@ -12,10 +12,10 @@ import dataclasses
 
 import numpy as np
 
+from keras_sa import _validation
 from keras_sa.analysis import sampling
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 # Above as many tokens a sample of them is followed.

@@ -5,7 +5,7 @@ Letters: `n` tokens in all, `S` tokens of the sample.
 
 import numpy as np
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 
 
 def choose(name, num_chosen, num_all, seed):

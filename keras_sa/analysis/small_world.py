@@ -9,9 +9,9 @@ import networkx as nx
 import numpy as np
 import scipy.sparse
 
+from keras_sa import _validation
 from keras_sa.analysis import undirected
 from keras_sa.analysis.graphs import attention_graph
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 REFERENCES = ("random", "degrees")

@@ -7,9 +7,9 @@ import bisect
 import dataclasses
 import functools
 
+from keras_sa import _validation
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.receptive_field import receptive_field
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 # Shares of the budget that the sliding window may get.

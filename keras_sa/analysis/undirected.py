@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from keras_sa import _validation
 from keras_sa.analysis import sampling
-from keras_sa.ops import _validation
 
 # Steps of two edges at a time, and in all before nodes are sampled.
 _STEPS_AT_A_TIME, _STEPS = 2**22, 2**30

@@ -7,7 +7,7 @@ taken, and the integers are made here.
 
 import numpy as np
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 
 
 class Draws:

@@ -16,12 +16,12 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows
 from lm_eval.utils import make_disjoint_window
 
+from keras_sa import _validation
 from keras_sa import hub
 from keras_sa.evaluation import generation
 from keras_sa.evaluation import scoring
 from keras_sa.evaluation import tokenization
 from keras_sa.hub.preset import CONFIG_FILE
-from keras_sa.ops import _validation
 
 # Of models that say nothing of their own; that of the harness.
 _MAX_LENGTH = 2048

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
+from keras_sa import _validation
 from keras_sa.evaluation import scoring
-from keras_sa.ops import _validation
 
 
 @dataclasses.dataclass(frozen=True)

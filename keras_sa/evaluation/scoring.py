@@ -11,9 +11,9 @@ import keras_hub
 import numpy as np
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa import autodiff
 from keras_sa.hub.backbones import current_swap
-from keras_sa.ops import _validation
 
 BATCH_SIZE = 8
 _SHORTEST = 16  # padded length

@@ -9,9 +9,9 @@ Letters: `N` examples, `n` tokens, `P` pairs, `Q` questions.
 
 import numpy as np
 
+from keras_sa import _validation
 from keras_sa.evaluation.draws import Draws
 from keras_sa.evaluation.examples import from_sequences
-from keras_sa.ops import _validation
 
 _FILLER = 0
 _MARKER = 1  # of `copy_at_distance`

@@ -5,7 +5,7 @@ Letters: `F` features, `H` query heads.
 
 import keras
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 
 # A variable's path begins with the name scopes that its layer was made in.
 _PATH = "(.*/)?attention_gate_[0-9]+/{name}"

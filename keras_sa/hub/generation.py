@@ -10,7 +10,7 @@ import threading
 
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 
 class Generation(threading.local):

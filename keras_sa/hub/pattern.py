@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from keras_sa import _validation
 from keras_sa.layers.small_world_attention import MERGE
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 MODES = (

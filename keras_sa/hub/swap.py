@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.hub import gates
 from keras_sa.hub import registry
 from keras_sa.hub import verification
@@ -20,8 +21,7 @@ from keras_sa.hub.pattern import make_patterns
 from keras_sa.hub.permutation_seed import PermutationSeed
 from keras_sa.hub.rematerialization import draw_first
 from keras_sa.hub.swapped_attention import SwappedAttention
-from keras_sa.ops import _validation
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 _COMPILED = (
     "generate_function",

@@ -24,9 +24,9 @@ from keras_sa.hub.overriding import restore_methods
 from keras_sa.hub.rematerialization import Replay
 from keras_sa.layers import drawing
 from keras_sa.ops import _softmax
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops.neighbors.api import neighbor_attention
 from keras_sa.ops.stochastic_attention import attend_in_order
+from keras_sa.patterns import permutation as permutations
 
 
 class SwappedAttention:

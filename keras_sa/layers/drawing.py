@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import keras
 
+from keras_sa import _validation
 from keras_sa import ops as sa_ops
 from keras_sa.layers.projected_attention import ProjectedAttention
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops.block_routed_attention import route_to_blocks
 from keras_sa.ops.block_routed_attention import routed_blocks

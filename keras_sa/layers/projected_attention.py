@@ -13,8 +13,8 @@ import random
 import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.layers import drawing
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops.dense_attention import dense_attention
 

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa import ops as sa_ops
 from keras_sa.layers.stochastic_attention import StochasticAttention
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 
 MERGE = ("gate", "softmax")

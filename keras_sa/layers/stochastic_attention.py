@@ -5,12 +5,12 @@ import dataclasses
 import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.layers import drawing
 from keras_sa.layers.projected_attention import ProjectedAttention
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops.stochastic_attention import attend_in_order
+from keras_sa.patterns import permutation as permutations
 
 RESAMPLE = ("training", "always", "never")
 PERMUTE = ("layer", "head")

@@ -20,11 +20,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.ops import _softmax
-from keras_sa.ops import _validation
+from keras_sa.ops import ordering
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops import tiled_attention
+from keras_sa.patterns import permutation as permutations
 
 _TILE = 64
 # Affinities at a time, where they are not too many for that.
@@ -146,9 +147,7 @@ def block_routed_attention(
     output, lse = _divide(parts, slots, sinks)
     shape = (slots.batch_size, slots.length, query.shape[2])
     output = ops.reshape(slots.restore(output), (*shape, value.shape[3]))
-    output = permutations.zero_padding(
-        ops.cast(output, value.dtype), padding_mask
-    )
+    output = ordering.zero_padding(ops.cast(output, value.dtype), padding_mask)
     if not return_lse:
         return output
     lse = ops.reshape(slots.restore(lse), shape)
@@ -258,17 +257,17 @@ class _Slots:
 
     def heads(self, x):
         """`[B, n, K * G, F]` in slot order `[N, n, G * F]`, padding zero."""
-        x = permutations.zero_padding(x, self.padding_mask)
+        x = ordering.zero_padding(x, self.padding_mask)
         features = x.shape[2] // self.num_kv_heads * x.shape[3]
         shape = (self.batch_size, self.length, self.num_kv_heads, features)
-        x = permutations.permute_heads(ops.reshape(x, shape), self.order)
+        x = ordering.permute_heads(ops.reshape(x, shape), self.order)
         return ops.cast(x, _softmax.compute_dtype(x.dtype))
 
     def blocks(self, x):
         """`[N, n, ...]` as `[N, c, b, ...]`."""
         rows, length, *features = ops.shape(x)
         missing = self.num_blocks * self.block_size - length
-        x = permutations.pad_end(x, missing, 0, axis=1)
+        x = ordering.pad_end(x, missing, 0, axis=1)
         return ops.reshape(
             x, (rows, self.num_blocks, self.block_size, *features)
         )
@@ -282,7 +281,7 @@ class _Slots:
         rows, length = self.shape()
         if self.padding_mask is None:
             return ops.ones((rows, length), dtype="bool")
-        real = permutations.is_real(self.order, length, self.padding_mask)
+        real = ordering.is_real(self.order, length, self.padding_mask)
         return ops.repeat(real, self.num_kv_heads, axis=0)
 
     def restore(self, x):
@@ -290,7 +289,7 @@ class _Slots:
         inverse = None
         if self.order is not None:
             inverse = permutations.invert_permutation(self.order)
-        return permutations.unpermute_heads(
+        return ordering.unpermute_heads(
             x, inverse, self.batch_size, self.num_kv_heads
         )
 
@@ -370,7 +369,7 @@ def _choose_for_some(query, mean, is_empty, own, num_routed, causal):
     affinity = affinity + ops.cast(hidden, affinity.dtype)
     num_blocks = mean.shape[1]
     if num_blocks is None or num_blocks < num_routed:
-        affinity = permutations.pad_end(affinity, num_routed, lowest, axis=3)
+        affinity = ordering.pad_end(affinity, num_routed, lowest, axis=3)
     best, chosen = _top_k(affinity, num_routed)
     return ops.cast(chosen, "int32"), best > lowest / 4
 
@@ -584,9 +583,9 @@ def _take_columns(x, index):
     if keras.config.backend() != "jax":
         # The gradient of every gather would be as large as `x`.
         index = ops.stack(columns, axis=0)
-        return ops.unstack(permutations.take_rows(x, index), axis=0)
+        return ops.unstack(ordering.take_rows(x, index), axis=0)
     # Compilers multiply what they gather without storing it.
-    return [permutations.take_rows(x, column) for column in columns]
+    return [ordering.take_rows(x, column) for column in columns]
 
 
 def _divide(parts, slots, sinks):

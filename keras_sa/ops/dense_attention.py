@@ -7,8 +7,8 @@ dim, `E` value head dim.
 import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.ops import _softmax
-from keras_sa.ops import _validation
 
 
 def dense_attention(

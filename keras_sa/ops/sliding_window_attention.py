@@ -1,6 +1,6 @@
 """Attention to the neighbourhood in the text."""
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops.windowed import api
 

@@ -2,10 +2,10 @@
 
 from keras import ops
 
-from keras_sa.ops import _validation
+from keras_sa import _validation
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops.windowed import api
+from keras_sa.patterns import permutation as permutations
 
 
 def stochastic_attention(

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa.ops import _softmax
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 
 
 def attend_to_tiles(
@@ -54,7 +54,7 @@ def attend_to_tiles(
         if tiles is not None:
             return tiles.attend(query * scale, key, value, row, block, visible)
     scores = _softmax.score(
-        permutations.take_rows(query, row),
+        ordering.take_rows(query, row),
         ops.take(key, block, axis=0),
         scale,
         logit_soft_cap,

@@ -6,7 +6,7 @@ from keras import ops
 from visible_keys import visible_keys
 
 from keras_sa.ops import patterns
-from keras_sa.ops.permutation import sample_permutation
+from keras_sa.patterns.permutation import sample_permutation
 
 LENGTH = 40
 DRAWS = 60

@@ -13,7 +13,7 @@ from keras_sa import hub
 from keras_sa.hub import registry
 from keras_sa.hub.swap import layer_seeds
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 from tests.hub import models
 
 LENGTH = 12

@@ -7,8 +7,9 @@ from keras import ops
 
 from keras_sa import autodiff
 from keras_sa.ops import invert_permutation
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops import sample_permutation
+from keras_sa.patterns import permutation as permutations
 
 # Written down once: every backend must agree with them bit for bit.
 GOLDEN = {
@@ -201,7 +202,7 @@ def test_padding_last_moves_padding_and_keeps_the_order():
 def test_sort_blocks():
     order = np.random.default_rng(0).permutation(11).astype("int32")
     blocks = to_numpy(
-        permutations.sort_blocks(ops.convert_to_tensor(order), 4)
+        ordering.sort_blocks(ops.convert_to_tensor(order), 4)
     ).reshape(3, 4)
     for start, block in zip((0, 4), blocks):
         assert block.tolist() == sorted(order[start : start + 4].tolist())

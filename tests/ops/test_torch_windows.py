@@ -267,7 +267,8 @@ def test_second_gradients(return_lse):
 def test_gradients_of_orders_gather(shape, extra):
     import torch
 
-    from keras_sa.ops import permutation as permutations
+    from keras_sa.ops import ordering
+    from keras_sa.patterns import permutation as permutations
 
     rng = np.random.default_rng(0)
     order = np.stack(
@@ -282,10 +283,10 @@ def test_gradients_of_orders_gather(shape, extra):
     weights = torch.randn(2, 7, 3, 4)
 
     def there_and_back(fast):
-        rows = permutations.permute_heads(
+        rows = ordering.permute_heads(
             x, ops.minimum(order, 6), inverse if fast else None
         )
-        back = permutations.unpermute_heads(
+        back = ordering.unpermute_heads(
             rows * rows, inverse, 2, 3, order if fast else None
         )
         (gradient,) = torch.autograd.grad((back * weights).sum(), x)

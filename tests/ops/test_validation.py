@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa import autodiff
 from keras_sa import testing
-from keras_sa.ops import _validation
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import sample_permutation
 from keras_sa.ops import sliding_window_attention

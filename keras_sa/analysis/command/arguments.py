@@ -3,11 +3,11 @@
 import argparse
 import pathlib
 
+from keras_sa import _validation
 from keras_sa.analysis import plots
 from keras_sa.analysis.command.stacks import PATTERNS
 from keras_sa.analysis.command.stacks import curve_degree
 from keras_sa.analysis.connectome import FLY
-from keras_sa.ops import _validation
 
 MEASURES = ("receptive_field", "small_world", "small_world_curve", "mixing")
 PRESETS = ("fly",)

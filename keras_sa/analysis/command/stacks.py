@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 PATTERNS = (
     "full",

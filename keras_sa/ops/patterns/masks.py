@@ -5,7 +5,7 @@ Letters: `B` batch, `n` tokens, `H` query heads, `w` window.
 
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 
 def window_reach(window_size, causal):

@@ -5,9 +5,9 @@ Letters: `n` tokens, `T` tokens that look, `w` window.
 
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
 from keras_sa.ops.patterns.masks import window_reach
 from keras_sa.ops.patterns.masks import within_reach
+from keras_sa.patterns import permutation as permutations
 
 
 def sliding_window_neighbors(length, window_size, causal=False, positions=None):

@@ -12,10 +12,10 @@ from typing import Any
 
 from keras import ops
 
-from keras_sa.ops import _validation
-from keras_sa.ops import permutation as permutations
+from keras_sa import _validation
 from keras_sa.ops.patterns import masks
 from keras_sa.ops.patterns import neighbors
+from keras_sa.patterns import permutation as permutations
 
 NEIGHBORHOODS = ("window", "block")
 ORDERS = ("random", "identity")

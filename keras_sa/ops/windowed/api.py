@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa.ops import _dispatch
-from keras_sa.ops import _validation
 from keras_sa.ops import patterns
 from keras_sa.ops.windowed import jax_looped
 from keras_sa.ops.windowed import jax_triton

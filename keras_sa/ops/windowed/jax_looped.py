@@ -21,7 +21,7 @@ import functools
 from keras import ops
 
 from keras_sa.ops import _softmax
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import recomputation
 
@@ -120,7 +120,7 @@ def _attend(arguments, score_bytes):
     order = portable.slot_order(a)
     if order is not None:  # with the slots that fill the last step
         num_slots = steps.per_example * steps.chunks * chunks.size
-        order = permutations.pad_end(
+        order = ordering.pad_end(
             order, num_slots - order.shape[-1], a.query.shape[1], axis=-1
         )
     slots = {
@@ -156,7 +156,7 @@ def _in_slot_order(x, arguments, order):
     """`[B, n, heads, F]` as `[B, m, K, G * F]`."""
     batch_size, length, num_heads, features = x.shape
     num_kv_heads = arguments.key.shape[2]
-    x = permutations.zero_padding(x, arguments.padding_mask)
+    x = ordering.zero_padding(x, arguments.padding_mask)
     x = ops.reshape(
         x,
         (
@@ -168,8 +168,8 @@ def _in_slot_order(x, arguments, order):
     )
     if order is None:
         return x
-    index = permutations.any_token(order, length)  # slots beyond the last token
-    return permutations.take_slots(x, index)
+    index = ordering.any_token(order, length)  # slots beyond the last token
+    return ordering.take_slots(x, index)
 
 
 def _in_steps(x, steps, chunks, filler=0):
@@ -179,7 +179,7 @@ def _in_steps(x, steps, chunks, filler=0):
     """
     batch_size, num_slots, *shape = x.shape
     size = steps.chunks * chunks.size
-    x = permutations.pad_end(
+    x = ordering.pad_end(
         x, steps.per_example * size - num_slots, filler, axis=1
     )
     return ops.reshape(x, (steps.number, steps.examples * size, *shape))
@@ -190,7 +190,7 @@ def _positions(arguments, order, steps, chunks):
     see."""
     batch_size = arguments.query.shape[0]
     position = portable.original_positions(arguments, order)
-    position = permutations.with_head_axis(position)  # [B or 1, K or 1, m]
+    position = ordering.with_head_axis(position)  # [B or 1, K or 1, m]
     shape = (batch_size, *position.shape[1:])
     position = ops.transpose(ops.broadcast_to(position, shape), (0, 2, 1))
     return _in_steps(position, steps, chunks, filler=portable.NOWHERE)
@@ -207,7 +207,7 @@ def _ahead(x, steps, chunks, filler):
     size, rest = chunks.after * chunks.size, x.shape[2:]
     shape = (-1, steps.per_example, steps.examples)
     x = ops.reshape(x, (*shape, x.shape[1] // steps.examples, *rest))
-    x = permutations.pad_end(x[:, 1:, :, :size], 1, filler, axis=1)
+    x = ordering.pad_end(x[:, 1:, :, :size], 1, filler, axis=1)
     return ops.reshape(x, (steps.number, steps.examples * size, *rest))
 
 
@@ -265,9 +265,9 @@ def _attend_slots(arguments, chunks, at_hand, example):
     dtype = _softmax.compute_dtype(a.query.dtype)
 
     def rows(x):  # [r * K, slots, F]
-        return ops.cast(permutations.permute_heads(x, None), dtype)
+        return ops.cast(ordering.permute_heads(x, None), dtype)
 
-    position = permutations.permute_heads(at_hand["position"][..., None], None)
+    position = ordering.permute_heads(at_hand["position"][..., None], None)
     if num_examples > 1 and position.shape[0] == num_examples:
         position = ops.repeat(position, num_kv_heads, axis=0)
     position = _with_neighbors(position, chunks)[..., 0]
@@ -308,5 +308,5 @@ def _out_of_steps(x, arguments, order):
         x = x[:, :length]
     else:
         inverse = portable.slots_of_tokens(arguments, order)
-        x = permutations.take_slots(x, inverse)
+        x = ordering.take_slots(x, inverse)
     return ops.reshape(x, (batch_size, length, num_heads, -1))

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_sa.ops import _softmax
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import portable
 
 
@@ -86,9 +86,7 @@ def _has_gpu():
 def forward(arguments):
     a = arguments
     batch_size, length = ops.shape(a.query)[:2]
-    order = permutations.sort_blocks(
-        a.permutation, a.window_size, a.padding_mask
-    )
+    order = ordering.sort_blocks(a.permutation, a.window_size, a.padding_mask)
     heads = order.shape[1] if len(order.shape) == 3 else 1
     inverse = portable.slots_of_tokens(arguments, order)
     query, key, value = (
@@ -108,11 +106,9 @@ def forward(arguments):
     output = ops.reshape(
         output, (batch_size * heads, -1, num_heads // heads * value_dim)
     )
-    output = permutations.unpermute_heads(
-        output, inverse, batch_size, heads, order
-    )
+    output = ordering.unpermute_heads(output, inverse, batch_size, heads, order)
     output = ops.reshape(output, (batch_size, length, num_heads, value_dim))
-    return permutations.zero_padding(output, a.padding_mask)
+    return ordering.zero_padding(output, a.padding_mask)
 
 
 def _attend(query, key, value, visible, *, scale, causal):
@@ -135,14 +131,12 @@ def _attend(query, key, value, visible, *, scale, causal):
 def _blocks(x, order, inverse, heads, arguments):
     """`[B, n, H, D]` as blocks of slots `[B * h * blocks, w, H / h, D]`."""
     batch_size, length, num_heads, head_dim = ops.shape(x)
-    x = permutations.zero_padding(x, arguments.padding_mask)
+    x = ordering.zero_padding(x, arguments.padding_mask)
     if keras.config.backend() == "tensorflow":  # it scores in the input dtype
         x = ops.cast(x, _softmax.compute_dtype(x.dtype))
     features = num_heads // heads * head_dim
     x = ops.reshape(x, (batch_size, length, heads, features))
-    x = permutations.permute_heads(
-        x, permutations.any_token(order, length), inverse
-    )
+    x = ordering.permute_heads(x, ordering.any_token(order, length), inverse)
     return ops.reshape(
         x, (-1, arguments.window_size, num_heads // heads, head_dim)
     )
@@ -155,8 +149,8 @@ def _visible_keys(arguments, order, heads):
     whole = isinstance(length, int) and length % a.window_size == 0
     if a.causal or (whole and a.padding_mask is None):
         return None
-    visible = permutations.with_head_axis(
-        permutations.is_real(order, length, a.padding_mask)
+    visible = ordering.with_head_axis(
+        ordering.is_real(order, length, a.padding_mask)
     )
     visible = ops.broadcast_to(
         visible, (batch_size, heads, ops.shape(order)[-1])

@@ -15,8 +15,9 @@ import keras
 from keras import ops
 
 from keras_sa.ops import _softmax
+from keras_sa.ops import ordering
 from keras_sa.ops import patterns
-from keras_sa.ops import permutation as permutations
+from keras_sa.patterns import permutation as permutations
 
 # The original position of a key that nobody may see.
 NOWHERE = 2**31 - 1
@@ -263,22 +264,20 @@ def _in_slot_order(arguments, order, inverse):
         a.query, (batch_size, length, num_kv_heads, group * head_dim)
     )
     tensors = [
-        permutations.zero_padding(x, a.padding_mask)
+        ordering.zero_padding(x, a.padding_mask)
         for x in (query, a.key, a.value)
     ]
     index = order
     if order is not None:
-        index = permutations.any_token(
-            order, length
-        )  # slots beyond the last token
-    rows = [permutations.permute_heads(x, index, inverse) for x in tensors]
+        index = ordering.any_token(order, length)  # slots beyond the last token
+    rows = [ordering.permute_heads(x, index, inverse) for x in tensors]
     return [ops.cast(x, dtype) for x in rows]
 
 
 def slot_order(arguments):
     """The token of each slot, `n` where there is none; `None`: the identity."""
     if arguments.neighborhood == "block":
-        return permutations.sort_blocks(
+        return ordering.sort_blocks(
             arguments.permutation, arguments.window_size, arguments.padding_mask
         )
     return arguments.permutation
@@ -301,7 +300,7 @@ def original_positions(arguments, order):
     if not order_matters(arguments, order):
         num_slots = length if order is None else ops.shape(order)[-1]
         position = ops.arange(num_slots, dtype="int32")
-    real = permutations.is_real(position, length, arguments.padding_mask)
+    real = ordering.is_real(position, length, arguments.padding_mask)
     return ops.where(real, position, NOWHERE)
 
 
@@ -324,7 +323,7 @@ def _positions(arguments, order):
     num_rows, num_kv_heads = batch_size * a.key.shape[2], a.key.shape[2]
     num_slots = ops.shape(position)[-1]
     position = ops.broadcast_to(
-        permutations.with_head_axis(position),
+        ordering.with_head_axis(position),
         (batch_size, num_kv_heads, num_slots),
     )
     return ops.reshape(position, (num_rows, num_slots))
@@ -338,7 +337,7 @@ def cut(query, chunks, group):
     """`[N, m, G*D]` as `[N, t, c*G, D]`."""
     rows, num_slots, features = ops.shape(query)
     num_chunks = num_chunks_of(num_slots, chunks)
-    query = permutations.pad_end(
+    query = ordering.pad_end(
         query, num_chunks * chunks.size - num_slots, 0, axis=1
     )
     return ops.reshape(
@@ -366,7 +365,7 @@ def positions_with_neighbors(position, chunks):
     edges = (chunks.before * chunks.size, chunks.after * chunks.size)
     front = ops.full((rows, edges[0]), NOWHERE, dtype="int32")
     back = num_chunks * chunks.size - num_slots + edges[1]
-    padded = permutations.pad_end(position, back, NOWHERE, axis=1)
+    padded = ordering.pad_end(position, back, NOWHERE, axis=1)
     padded = ops.concatenate([front, padded], axis=1)
     count = num_chunks + chunks.before + chunks.after
     padded = ops.reshape(padded, (rows, count, chunks.size))
@@ -474,7 +473,7 @@ def _in_original_order(arguments, order, inverse, output, lse):
         if order is not None:
             # A window fills its last chunk with slots that are no token's.
             x = x[:, : ops.shape(order)[-1]]
-            x = permutations.unpermute_heads(
+            x = ordering.unpermute_heads(
                 x, inverse, batch_size, num_kv_heads, order
             )
             return ops.reshape(x, (batch_size, length, num_heads, features))

@@ -17,7 +17,7 @@ import functools
 
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import recomputation
 
@@ -256,7 +256,7 @@ def _in_steps(x, groups, filler):
     num_groups = num_rows * per_sequence
     x = ops.reshape(x, (num_groups, *shape))
     missing = groups.steps * groups.rows - num_groups
-    x = permutations.pad_end(x, missing, filler, axis=0)
+    x = ordering.pad_end(x, missing, filler, axis=0)
     return ops.reshape(x, (groups.steps, groups.rows, *shape))
 
 

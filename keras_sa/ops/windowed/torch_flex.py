@@ -10,8 +10,9 @@ dim, `E` value head dim.
 import keras
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import triton_launch
+from keras_sa.patterns import permutation as permutations
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _SMALLEST_DIM_ON_GPU = 16
@@ -106,11 +107,11 @@ def forward(arguments):
 
 def _in_slot_order(x, tokens, arguments):
     """`[B, n, H, D]` as `[B, H, n, D]`."""
-    x = permutations.zero_padding(x, arguments.padding_mask)
+    x = ordering.zero_padding(x, arguments.padding_mask)
     if tokens is None:
         return ops.transpose(x, (0, 2, 1, 3))
     batch_size, length, num_heads, head_dim = ops.shape(x)
-    x = permutations.permute_heads(x, _for_heads(tokens, num_heads))
+    x = ordering.permute_heads(x, _for_heads(tokens, num_heads))
     return ops.reshape(x, (batch_size, num_heads, length, head_dim))
 
 
@@ -120,7 +121,7 @@ def _in_original_order(x, tokens):
         return ops.transpose(x, (0, 2, 1, 3))
     batch_size, num_heads, length, value_dim = ops.shape(x)
     inverse = permutations.invert_permutation(tokens)
-    return permutations.unpermute_heads(
+    return ordering.unpermute_heads(
         ops.reshape(x, (batch_size * num_heads, length, value_dim)),
         _for_heads(inverse, num_heads),
         batch_size,

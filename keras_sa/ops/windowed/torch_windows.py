@@ -13,8 +13,9 @@ import functools
 import keras
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import portable
+from keras_sa.patterns import permutation as permutations
 
 # By measurement on CPUs: a quarter of a window computes 1.25 w keys a query.
 # The kernel's products are slow for fewer queries, and gain from no more.
@@ -65,14 +66,14 @@ def forward(arguments):
     order = inverse = None
     heads = 1
     if a.permutation is not None:
-        order = permutations.with_head_axis(a.permutation)
+        order = ordering.with_head_axis(a.permutation)
         inverse = permutations.invert_permutation(order)
         heads = order.shape[1]
     chunks = choose_chunks(a)
     visible = _visible_keys(a, order, chunks, heads)  # [B * h or 1, t, c, S]
     output, lse = torch_windows_ops.WindowedAttention.apply(
         *(
-            permutations.zero_padding(x, a.padding_mask)
+            ordering.zero_padding(x, a.padding_mask)
             for x in (a.query, a.key, a.value)
         ),
         order,
@@ -87,7 +88,7 @@ def forward(arguments):
         something = _in_order(ops.any(visible, axis=-1), a, inverse, heads)
         output = ops.where(something[..., None], output, 0)
         lse = ops.where(something, lse, -float("inf"))
-    output = permutations.zero_padding(output, a.padding_mask)
+    output = ordering.zero_padding(output, a.padding_mask)
     if not a.return_lse:
         return output
     if a.padding_mask is not None:
@@ -110,7 +111,7 @@ def _in_order(something, arguments, inverse, heads):
     something = ops.broadcast_to(
         something, (batch_size * heads, something.shape[1])
     )
-    something = permutations.unpermute_heads(
+    something = ordering.unpermute_heads(
         something[..., None], inverse, batch_size, heads
     )[..., 0]
     return ops.repeat(something, num_heads // heads, axis=2)
@@ -131,7 +132,7 @@ def _visible_keys(arguments, order, chunks, heads):
     a = arguments
     batch_size, length = a.query.shape[:2]
     position = portable.original_positions(arguments, order)
-    position = permutations.with_head_axis(position)  # [B or 1, h or 1, n]
+    position = ordering.with_head_axis(position)  # [B or 1, h or 1, n]
     if a.attention_mask is not None or position.shape[1] > 1:
         shape = (batch_size, heads, length)
         position = ops.broadcast_to(position, shape)

@@ -10,7 +10,7 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_sa.ops import permutation as permutations
+from keras_sa.ops import ordering
 from keras_sa.ops.windowed import portable
 
 _LARGEST_INT32 = 2**31 - 1
@@ -230,9 +230,9 @@ def order_of(arguments):
     # Slots beyond the last token are the last ones of the last block.
     order = order[..., :length]
     if a.padding_mask is not None:
-        real = permutations.is_real(order, length, a.padding_mask)
+        real = ordering.is_real(order, length, a.padding_mask)
         order = ops.where(real, order, -1 - order)
-    return permutations.with_head_axis(order)
+    return ordering.with_head_axis(order)
 
 
 @dataclasses.dataclass(frozen=True)
