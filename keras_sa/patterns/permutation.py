@@ -16,13 +16,14 @@ from keras_sa import _validation
 # (https://nullprogram.com/blog/2018/07/31/), which is a bijection.
 _ROUNDS = ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB))
 _LAST_SHIFT = 14
-# Independent streams of one seed: the fractional digits of sqrt(2), sqrt(3)
-# and sqrt(5) as 32-bit words.
+# Independent streams of one seed: the fractional digits of sqrt(2), sqrt(3),
+# sqrt(5) and sqrt(7) as 32-bit words.
 _STREAM_BEFORE, _STREAM_AFTER, _STREAM_SPLIT = (
     0x6A09E667,
     0xBB67AE85,
     0x3C6EF372,
 )
+_STREAM_FOLD = 0xA54FF53A
 _LARGEST = 2**31 - 1
 
 
@@ -88,6 +89,19 @@ def split_seed(seed, num):
     """Returns `num` independent int32 seeds, shape `[num]`."""
     stream = _stream(seed_to_int32(seed), _STREAM_SPLIT)
     return hash32(stream, ops.arange(num, dtype="int32"))
+
+
+def fold_seed(seed, k):
+    """Returns a seed of its own for the k-th random part of a pattern.
+
+    Args:
+        seed: an int of at most 32 bits, or an integer scalar tensor.
+        k: int; the part number 0 has the seed itself.
+    """
+    if k == 0:
+        return seed
+    stream = _stream(seed_to_int32(seed), _STREAM_FOLD)
+    return hash32(stream, ops.convert_to_tensor(k, "int32"))
 
 
 def valid_ranks(padding_mask):

@@ -1,0 +1,175 @@
+"""Lists of neighbors: checked, made distinct, turned into masks.
+
+Letters: `B` batch, `n` tokens, `K` key/value heads, `T` tokens that attend,
+`m` places in a list of neighbors.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_sa import _validation
+from keras_sa.patterns import permutation as permutations
+
+
+def neighbors_of(pattern, length, *, is_causal, seed=0, positions=None, **more):
+    """The neighbors that a pattern says, checked; no later ones if causal.
+
+    Args:
+        pattern: a `Pattern`.
+        length, is_causal, seed, positions: as in `Pattern.neighbors`.
+        **more: what only some patterns take, such as routes.
+
+    Returns:
+        int32 `[T, m]` or `[K, T, m]`.
+
+    Raises:
+        ValueError: for a wrong shape, dtype or position.
+    """
+    if positions is None:
+        positions = ops.arange(length, dtype="int32")
+    neighbors = ops.convert_to_tensor(
+        pattern.neighbors(
+            length,
+            is_causal=is_causal,
+            seed=seed,
+            positions=positions,
+            **more,
+        )
+    )
+    _check(pattern, neighbors, positions, length)
+    neighbors = ops.cast(neighbors, "int32")
+    if not is_causal:
+        return neighbors
+    return ops.where(neighbors <= positions[:, None], neighbors, -1)
+
+
+def _check(pattern, neighbors, positions, length):
+    received = (
+        f"Received: neighbors of {pattern!r} of shape "
+        f"{tuple(neighbors.shape)} and dtype "
+        f"{keras.backend.standardize_dtype(neighbors.dtype)}, for length "
+        f"{length} and {positions.shape[0]} positions"
+    )
+    rows = neighbors.shape[-2] if len(neighbors.shape) in (2, 3) else -1
+    num_positions = positions.shape[0]
+    if rows == -1 or (
+        None not in (rows, num_positions) and rows != num_positions
+    ):
+        raise ValueError(
+            "`neighbors` is expected to return [T, m] for T positions, or "
+            f"[K, T, m] where key/value heads differ. {received}"
+        )
+    if "int" not in keras.backend.standardize_dtype(neighbors.dtype):
+        raise ValueError(
+            "`neighbors` is expected to return int32 positions, -1 for nobody. "
+            + received
+        )
+    values = _validation.concrete(neighbors)
+    if values is None or not isinstance(length, int) or not values.size:
+        return
+    if values.min() < -1 or values.max() >= length:
+        raise ValueError(
+            f"`neighbors` is expected to return positions below length={length}"
+            ", and -1 for nobody: put -1 where there is no such token. "
+            f"{received}, from {values.min()} to {values.max()}"
+        )
+
+
+def distinct(neighbors):
+    """The same keys `[..., m]`, each once."""
+    if neighbors.shape[-1] == 1:
+        return neighbors
+    neighbors = ops.sort(neighbors, axis=-1)
+    is_again = neighbors[..., 1:] == neighbors[..., :-1]
+    others = ops.where(is_again, -1, neighbors[..., 1:])
+    return ops.concatenate([neighbors[..., :1], others], axis=-1)
+
+
+def together(parts):
+    """Lists `[T, m]` or `[K, T, m]` side by side, each key once."""
+    if len(parts) == 1:
+        return parts[0]
+    heads = max((x.shape[0] for x in parts if len(x.shape) == 3), default=None)
+    if heads is not None:
+        parts = [
+            x
+            if len(x.shape) == 3
+            else ops.broadcast_to(x[None], (heads, *ops.shape(x)))
+            for x in parts
+        ]
+    return distinct(ops.concatenate(parts, axis=-1))
+
+
+def mask_of_neighbors(neighbors, length):
+    """Boolean `[..., T, n]` of int32 `[..., T, m]`."""
+    shape = ops.shape(neighbors)
+    rows = ops.reshape(neighbors, (-1, shape[-1]))
+    num_rows = ops.shape(rows)[0]
+    column = ops.where(rows < 0, length, rows)  # one column more, for nobody
+    place = column + permutations.starts(num_rows, length + 1)
+    place = ops.reshape(place, (-1, 1))
+    mask = ops.scatter_update(
+        ops.zeros((num_rows * (length + 1),), dtype="int32"),
+        place,
+        ops.ones_like(place[:, 0]),
+    )
+    mask = ops.reshape(mask, (*shape[:-1], length + 1))
+    return ops.cast(mask[..., :length], "bool")
+
+
+def by_rank(mask, padding_mask):
+    """A mask between ranks as one between tokens, of which some are padding.
+
+    Args:
+        mask: boolean `[n, n]` or `[K, n, n]`.
+        padding_mask: boolean `[B, n]`.
+
+    Returns:
+        Boolean `[B, n, n]` or `[B, K, n, n]`.
+    """
+    rank = permutations.valid_ranks(padding_mask)  # [B, n]
+    length = ops.shape(rank)[1]
+    place = rank[:, :, None] * length + rank[:, None, :]  # [B, n, n]
+    flat = ops.reshape(mask, (*ops.shape(mask)[:-2], -1))
+    pairs = padding_pairs(padding_mask)
+    if len(mask.shape) == 2:
+        return ops.logical_and(ops.take(flat, place, axis=0), pairs)
+    heads = [ops.take(x, place, axis=0) for x in ops.unstack(flat, axis=0)]
+    return ops.logical_and(ops.stack(heads, axis=1), pairs[:, None])
+
+
+def padding_pairs(padding_mask):
+    """Boolean `[B, n, n]`: both the row and the column are real tokens."""
+    return ops.logical_and(padding_mask[:, :, None], padding_mask[:, None, :])
+
+
+def with_padding(mask, padding_mask):
+    """A mask `[n, n]`, `[B, n, n]` or `[B, K, n, n]` between real tokens."""
+    if padding_mask is None:
+        return mask
+    pairs = padding_pairs(padding_mask)
+    if len(mask.shape) == 4:
+        pairs = pairs[:, None]
+    return ops.logical_and(mask, pairs)
+
+
+def any_of(masks):
+    """True where one of the masks is; they may have an axis of heads."""
+    rank = max(len(mask.shape) for mask in masks)
+    total = None
+    for mask in masks:
+        if len(mask.shape) < rank:
+            mask = ops.expand_dims(mask, -3)
+        total = mask if total is None else ops.logical_or(total, mask)
+    return total
+
+
+def causal(length):
+    """Boolean `[n, n]`: column j is not later than row i."""
+    position = ops.arange(length, dtype="int32")
+    return position[None, :] <= position[:, None]
+
+
+def as_numpy(neighbors):
+    return np.asarray(ops.convert_to_numpy(neighbors))
