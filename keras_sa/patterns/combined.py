@@ -72,6 +72,12 @@ class Combination(Pattern):
             ]
         )
 
+    def token_neighbors(self, length, *, seed=0, **use):
+        pairs = zip(self.members, self.seeds(seed))
+        return lists.together(
+            [x.token_neighbors(length, seed=s, **use) for x, s in pairs]
+        )
+
     def get_config(self):
         name = dataclasses.fields(self)[0].name
         serialize = keras.saving.serialize_keras_object

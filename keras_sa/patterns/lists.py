@@ -87,18 +87,23 @@ def distinct(neighbors):
 
 
 def together(parts):
-    """Lists `[T, m]` or `[K, T, m]` side by side, each key once."""
+    """Lists `[..., T, m]` side by side, each key once; some may have an axis
+    of heads before `T`."""
     if len(parts) == 1:
         return parts[0]
-    heads = max((x.shape[0] for x in parts if len(x.shape) == 3), default=None)
-    if heads is not None:
-        parts = [
-            x
-            if len(x.shape) == 3
-            else ops.broadcast_to(x[None], (heads, *ops.shape(x)))
-            for x in parts
-        ]
-    return distinct(ops.concatenate(parts, axis=-1))
+    rank = max(len(part.shape) for part in parts)
+    longest = next(part for part in parts if len(part.shape) == rank)
+    return distinct(
+        ops.concatenate([_with_heads(x, longest) for x in parts], axis=-1)
+    )
+
+
+def _with_heads(neighbors, example):
+    """A list with as many axes as another one."""
+    if len(neighbors.shape) == len(example.shape):
+        return neighbors
+    heads = ops.shape(example)[-3]
+    return ops.repeat(ops.expand_dims(neighbors, -3), heads, axis=-3)
 
 
 def mask_of_neighbors(neighbors, length):
@@ -118,25 +123,47 @@ def mask_of_neighbors(neighbors, length):
     return ops.cast(mask[..., :length], "bool")
 
 
-def by_rank(mask, padding_mask):
-    """A mask between ranks as one between tokens, of which some are padding.
+def neighbors_by_rank(neighbors, padding_mask):
+    """Neighbors between ranks as neighbors between tokens, of which some are
+    padding.
 
     Args:
-        mask: boolean `[n, n]` or `[K, n, n]`.
+        neighbors: int32 `[n, m]` or `[K, n, m]`.
         padding_mask: boolean `[B, n]`.
 
     Returns:
-        Boolean `[B, n, n]` or `[B, K, n, n]`.
+        int32 `[B, n, m]` or `[B, K, n, m]`.
     """
-    rank = permutations.valid_ranks(padding_mask)  # [B, n]
-    length = ops.shape(rank)[1]
-    place = rank[:, :, None] * length + rank[:, None, :]  # [B, n, n]
-    flat = ops.reshape(mask, (*ops.shape(mask)[:-2], -1))
-    pairs = padding_pairs(padding_mask)
-    if len(mask.shape) == 2:
-        return ops.logical_and(ops.take(flat, place, axis=0), pairs)
-    heads = [ops.take(x, place, axis=0) for x in ops.unstack(flat, axis=0)]
-    return ops.logical_and(ops.stack(heads, axis=1), pairs[:, None])
+    if len(neighbors.shape) == 3:
+        heads = ops.unstack(neighbors, axis=0)
+        heads = [neighbors_by_rank(x, padding_mask) for x in heads]
+        return ops.stack(heads, axis=1)
+    batch_size, length = ops.shape(padding_mask)
+    token = ops.arange(length, dtype="int32")
+    token = permutations.padding_last(token, padding_mask)  # by rank [B, n]
+    rank = permutations.valid_ranks(padding_mask)
+    neighbor = ops.take(neighbors, rank, axis=0)  # [B, n, m]
+    num_real = ops.sum(ops.cast(padding_mask, "int32"), axis=1)
+    visible = ops.logical_and(neighbor >= 0, neighbor < num_real[:, None, None])
+    visible = ops.logical_and(visible, padding_mask[:, :, None])
+    place = permutations.starts(batch_size, length)[:, :, None]
+    place = place + ops.where(visible, neighbor, 0)
+    neighbor = ops.take(ops.reshape(token, (-1,)), place, axis=0)
+    return ops.where(visible, neighbor, -1)
+
+
+def between_real(neighbors, padding_mask):
+    """Neighbors `[B, n, m]` or `[B, K, n, m]` without those of or to padding,
+    given by `padding_mask` `[B, n]`."""
+    batch_size, length = ops.shape(padding_mask)
+    asks = padding_mask[..., None]  # [B, n, 1]
+    start = permutations.starts(batch_size, length)[..., None]
+    if len(neighbors.shape) == 4:
+        asks, start = asks[:, None], start[:, None]
+    place = ops.maximum(neighbors, 0) + start
+    real = ops.take(ops.reshape(padding_mask, (-1,)), place, axis=0)
+    visible = ops.logical_and(neighbors >= 0, ops.logical_and(real, asks))
+    return ops.where(visible, neighbors, -1)
 
 
 def padding_pairs(padding_mask):

@@ -88,6 +88,36 @@ class Pattern:
         """
         return seed
 
+    def token_neighbors(
+        self,
+        length,
+        *,
+        is_causal=False,
+        seed=0,
+        num_key_value_heads=None,
+        padding_mask=None,
+    ):
+        """`neighbors` of all tokens, of which some may be padding.
+
+        Tokens are ranked among the real ones: padding takes no place, attends
+        to nobody and is attended to by nobody.
+
+        Args: as in `mask`.
+
+        Returns:
+            int32 `[n, m]` or `[K, n, m]`; with a padding mask `[B, n, m]` or
+            `[B, K, n, m]`.
+        """
+        seed = self.draw(
+            length, seed=seed, num_key_value_heads=num_key_value_heads
+        )
+        neighbors = lists.neighbors_of(
+            self, length, is_causal=is_causal, seed=seed
+        )
+        if padding_mask is None:
+            return neighbors
+        return lists.neighbors_by_rank(neighbors, padding_mask)
+
     def mask(
         self,
         length,
@@ -112,16 +142,14 @@ class Pattern:
             key/value heads differ; with a padding mask `[B, n, n]` or
             `[B, K, n, n]`.
         """
-        seed = self.draw(
-            length, seed=seed, num_key_value_heads=num_key_value_heads
+        neighbors = self.token_neighbors(
+            length,
+            is_causal=is_causal,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            padding_mask=padding_mask,
         )
-        neighbors = lists.neighbors_of(
-            self, length, is_causal=is_causal, seed=seed
-        )
-        mask = lists.mask_of_neighbors(neighbors, length)
-        if padding_mask is None:
-            return mask
-        return lists.by_rank(mask, padding_mask)
+        return lists.mask_of_neighbors(neighbors, length)
 
     def keys_per_token(self, length, *, is_causal=False):
         """The mean number of keys that a token attends to.

@@ -144,30 +144,37 @@ class Stochastic(Pattern):
         )
         if positions is None:
             positions = ops.arange(length, dtype="int32")
-        if not drawn.per_head:
-            return self._neighbors(
-                drawn.permutation, drawn.slot_of, positions, is_causal
-            )
-        heads = zip(ops.unstack(drawn.permutation), ops.unstack(drawn.slot_of))
-        return ops.stack(
-            [self._neighbors(*head, positions, is_causal) for head in heads]
-        )
-
-    def _neighbors(self, permutation, slot_of, positions, is_causal):
-        """int32 `[T, w]` for one permutation `[n]`."""
-        length = ops.shape(permutation)[0]
-        slot = ops.take(slot_of, positions, axis=0)[:, None]
+        slot = ops.take(drawn.slot_of, positions, axis=-1)[..., None]
         if self.neighborhood == "block":
             first = slot // self.window_size * self.window_size
         else:
             first = slot - self.window_size // 2
         slots = first + ops.arange(self.window_size, dtype="int32")
         visible = ops.logical_and(slots >= 0, slots < length)
-        inside = ops.clip(slots, 0, length - 1)
-        neighbor = ops.take(permutation, inside, axis=0)
+        neighbor = _tokens_in(drawn.permutation, ops.where(visible, slots, 0))
         if is_causal:
             visible = ops.logical_and(visible, neighbor <= positions[:, None])
         return ops.where(visible, neighbor, -1)
+
+    def token_neighbors(
+        self,
+        length,
+        *,
+        is_causal=False,
+        seed=0,
+        num_key_value_heads=None,
+        padding_mask=None,
+    ):
+        drawn = self.draw(
+            length,
+            seed=seed,
+            num_key_value_heads=num_key_value_heads,
+            padding_mask=padding_mask,
+        )
+        neighbors = self.neighbors(length, is_causal=is_causal, seed=drawn)
+        if padding_mask is None:
+            return neighbors
+        return lists.between_real(neighbors, padding_mask)
 
     def pair_probability(self, length):
         if length < 2:
@@ -180,3 +187,12 @@ class Stochastic(Pattern):
             reach = window_reach(self.window_size, is_causal=False)
             others = counting.window_pairs(length, reach) - length
         return others / (length * (length - 1))
+
+
+def _tokens_in(permutation, slots):
+    """The tokens `[..., T, w]` in slots, of permutations `[..., n]`."""
+    shape, length = ops.shape(slots), ops.shape(permutation)[-1]
+    flat = ops.reshape(slots, (-1, shape[-2] * shape[-1]))
+    flat = flat + permutations.starts(ops.shape(flat)[0], length)
+    tokens = ops.take(ops.reshape(permutation, (-1,)), flat, axis=0)
+    return ops.reshape(tokens, shape)
