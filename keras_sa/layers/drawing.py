@@ -12,6 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_sa import backend
 from keras_sa.patterns import permutation as permutations
 
 
@@ -31,11 +32,11 @@ class Draw:
     permutation_seed: Any = None
 
     def dropout_keywords(self, index=0):
-        """`dropout` and `seed` of the attention number `index` of the call."""
+        """`dropout` and `dropout_seed` of the attention number `index` of the call."""
         if not self.dropout:
-            return {"dropout": 0.0, "seed": None}
+            return {"dropout": 0.0, "dropout_seed": None}
         seed = DrawnSeed(self.dropout_states[index:])
-        return {"dropout": self.dropout, "seed": seed}
+        return {"dropout": self.dropout, "dropout_seed": seed}
 
 
 class DrawnSeed(keras.random.SeedGenerator):
@@ -75,11 +76,7 @@ def next_permutation_seed(seed_generator, layer_name):
 
 def check_not_in_backward(layer_name):
     """Raises if torch recomputes a forward pass for its backward pass."""
-    if keras.config.backend() != "torch":
-        return
-    from keras_sa.ops import torch_tracing
-
-    if torch_tracing.is_in_backward():
+    if backend.is_in_backward():
         raise RuntimeError(
             f"Layer {layer_name!r} would draw new random numbers while the "
             "forward pass is recomputed for gradients. Expected the layer "

@@ -6,8 +6,8 @@ from keras_sa import _validation
 from keras_sa import ops as sa_ops
 from keras_sa.layers.projected_attention import ProjectedAttention
 from keras_sa.ops import patterns
-from keras_sa.ops.block_routed_attention import route_to_blocks
-from keras_sa.ops.block_routed_attention import routed_blocks
+from keras_sa.ops.routed.api import route_to_blocks
+from keras_sa.ops.routed.api import routed_blocks
 
 
 @keras.saving.register_keras_serializable("keras_sa")
@@ -89,7 +89,7 @@ class MixtureOfBlockAttention(ProjectedAttention):
             value,
             block_size=self.block_size,
             top_k=self.top_k,
-            causal=causal,
+            is_causal=causal,
             **masks,
             **draw.dropout_keywords(),
         )
@@ -100,7 +100,7 @@ class MixtureOfBlockAttention(ProjectedAttention):
             key,
             block_size=self.block_size,
             top_k=self.top_k,
-            causal=causal,
+            is_causal=causal,
             padding_mask=padding_mask,
         )
         return patterns.block_routed_mask(
@@ -120,7 +120,7 @@ class MixtureOfBlockAttention(ProjectedAttention):
             self._key_dense(inputs),
             block_size=self.block_size,
             top_k=self.top_k,
-            causal=causal,
+            is_causal=causal,
         )
         return patterns.BlockRouted(self.block_size, blocks[0], causal=causal)
 

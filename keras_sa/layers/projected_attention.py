@@ -16,7 +16,7 @@ from keras import ops
 from keras_sa import _validation
 from keras_sa.layers import drawing
 from keras_sa.ops import patterns
-from keras_sa.ops.dense_attention import dense_attention
+from keras_sa.ops.dense import dense_attention
 
 # No layer attends more often in one call.
 _ATTENTIONS_PER_CALL = 2

@@ -87,7 +87,7 @@ class SlidingWindowAttention(ProjectedAttention):
             key,
             value,
             window_size=self.window_size,
-            causal=causal,
+            is_causal=causal,
             **masks,
             **draw.dropout_keywords(),
         )

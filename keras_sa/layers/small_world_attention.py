@@ -132,7 +132,7 @@ class SmallWorldAttention(StochasticAttention):
             key,
             value,
             window_size=self.local_window_size,
-            causal=causal,
+            is_causal=causal,
             return_lse=softmax,
             **masks,
             **draw.dropout_keywords(1),

@@ -9,7 +9,8 @@ from keras_sa import _validation
 from keras_sa.layers import drawing
 from keras_sa.layers.projected_attention import ProjectedAttention
 from keras_sa.ops import patterns
-from keras_sa.ops.stochastic_attention import attend_in_order
+from keras_sa.ops.inputs import check_inputs
+from keras_sa.ops.windowed.stochastic import attend_in_order
 from keras_sa.patterns import permutation as permutations
 
 RESAMPLE = ("training", "always", "never")
@@ -152,21 +153,34 @@ class StochasticAttention(ProjectedAttention):
             super()._draw(training), permutation_seed=seed
         )
 
-    def _attend(self, query, key, value, masks, causal, draw, **options):
+    def _attend(
+        self,
+        query,
+        key,
+        value,
+        masks,
+        causal,
+        draw,
+        exclude_local=None,
+        return_lse=False,
+    ):
         """`options`: more keywords of `stochastic_attention`."""
         return attend_in_order(
-            query,
-            key,
-            value,
+            check_inputs(
+                query,
+                key,
+                value,
+                is_causal=causal,
+                return_lse=return_lse,
+                **masks,
+                **draw.dropout_keywords(),
+            ),
             self._sample_permutation(
                 ops.shape(query)[1], masks["padding_mask"], draw
             ),
             window_size=self.window_size,
-            causal=causal,
             neighborhood=self.neighborhood,
-            **masks,
-            **draw.dropout_keywords(),
-            **options,
+            exclude_local=exclude_local,
         )
 
     def _pattern(self, query, key, padding_mask, causal, draw):
