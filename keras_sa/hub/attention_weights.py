@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_sa.autodiff import no_gradients
+from keras_sa.backend import no_gradients
 from keras_sa.hub import registry
 from keras_sa.hub.backbones import backbone_of
 from keras_sa.hub.overriding import override_methods

@@ -23,9 +23,10 @@ from keras_sa.hub.overriding import override_methods
 from keras_sa.hub.overriding import restore_methods
 from keras_sa.hub.rematerialization import Replay
 from keras_sa.layers import drawing
-from keras_sa.ops import _softmax
+from keras_sa.ops import softmax
+from keras_sa.ops.inputs import check_inputs
 from keras_sa.ops.neighbors.api import neighbor_attention
-from keras_sa.ops.stochastic_attention import attend_in_order
+from keras_sa.ops.windowed.stochastic import attend_in_order
 from keras_sa.patterns import permutation as permutations
 
 
@@ -280,7 +281,7 @@ class SwappedAttention:
         """How scores are computed in this family."""
         return {
             "scale": self.family.scale(self.attention),
-            "logit_soft_cap": self.family.logit_soft_cap(self.attention),
+            "attn_logits_soft_cap": self.family.logit_soft_cap(self.attention),
             "sinks": self.family.sinks(self.attention),
         }
 
@@ -289,7 +290,7 @@ class SwappedAttention:
         rate, generator = self.family.dropout(self.attention)
         options = self._scoring()
         if rate and call.training:
-            options |= {"dropout": rate, "seed": generator}
+            options |= {"dropout": rate, "dropout_seed": generator}
         dtype = value.dtype
         slopes = self.family.alibi_slopes(self.decoder, self.attention)
         if slopes is not None:
@@ -304,14 +305,16 @@ class SwappedAttention:
         """Keywords of the ops for a decoder's mask, and the real tokens."""
         causal = not self.family.is_bidirectional(self.decoder)
         if mask is None:
-            return {"causal": causal}, None
+            return {"is_causal": causal}, None
         if mask.shape[-1] == _validity_columns(mask.shape[1]):
             real = ops.cast(mask[:, :, 0], "bool")
-            return {"causal": causal, "padding_mask": real}, real
+            return {"is_causal": causal, "padding_mask": real}, real
         # The caller's own, with causality in it or without. What nobody may
         # see takes no slot among the others.
         mask = ops.cast(mask, "bool")
-        return {"causal": False, "attention_mask": mask}, ops.any(mask, axis=1)
+        return {"is_causal": False, "attention_mask": mask}, ops.any(
+            mask, axis=1
+        )
 
     def _attend_in_step(self, query, key, value, call):
         """New tokens that look at their neighbours in the cache."""
@@ -407,17 +410,16 @@ class _Paths:
             **{**self.options, **options},
         )
 
-    def _stochastic(self, call, **options):
+    def _stochastic(self, call, exclude_local=None, **options):
         pattern = self.pattern
-        if options.get("exclude_local") and "attention_mask" in self.options:
-            options["exclude_local"] = 2 * options["exclude_local"] - 1
+        if exclude_local and "attention_mask" in self.options:
+            exclude_local = 2 * exclude_local - 1
         return attend_in_order(
-            *self.tensors,
+            check_inputs(*self.tensors, **{**self.options, **options}),
             self._permutation(call),
             window_size=pattern.window_size,
             neighborhood=pattern.neighborhood,
-            **self.options,
-            **options,
+            exclude_local=exclude_local,
         )
 
     def _permutation(self, call):
@@ -455,7 +457,7 @@ class _Paths:
         )
 
     def _choose_blocks(self, blocks):
-        names = ("causal", "padding_mask")
+        names = ("is_causal", "padding_mask")
         masks = {k: self.options[k] for k in names if k in self.options}
         query, key, _ = self.tensors
         return sa_ops.route_to_blocks(query, key, **blocks, **masks)
@@ -476,8 +478,7 @@ def _with_alibi(query, key, value, slopes, scale):
     In half precision, positions would be rounded.
     """
     query, key, value = (
-        ops.cast(x, _softmax.compute_dtype(x.dtype))
-        for x in (query, key, value)
+        ops.cast(x, softmax.compute_dtype(x.dtype)) for x in (query, key, value)
     )
     channel = ops.convert_to_tensor(slopes, query.dtype)[:, None] / scale
     channel = ops.broadcast_to(channel, (*ops.shape(query)[:3], 1))

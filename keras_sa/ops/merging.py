@@ -5,7 +5,7 @@ Letters: `B` batch, `n` tokens, `H` heads, `E` value head dim.
 
 from keras import ops
 
-from keras_sa.ops import _softmax
+from keras_sa.ops import softmax
 
 
 def gated_sum(paths, gates):
@@ -73,7 +73,7 @@ def merge_attention(outputs, lses, *, return_lse=False):
         FlashAttention, https://arxiv.org/abs/2205.14135, section 3.1
     """
     _check_pairs("outputs", outputs, "lses", lses)
-    dtype = _softmax.compute_dtype(lses[0].dtype)
+    dtype = softmax.compute_dtype(lses[0].dtype)
     lse = ops.stack(
         [ops.cast(part, dtype) for part in lses]
     )  # [parts, B, n, H]

@@ -6,9 +6,9 @@ says, with `n` in slots that hold none.
 Letters: `B` batch, `n` tokens, `m` slots, `K` key/value heads, `F` features.
 """
 
-import keras
 from keras import ops
 
+from keras_sa import backend
 from keras_sa.patterns.permutation import as_int32
 from keras_sa.patterns.permutation import starts
 
@@ -199,21 +199,16 @@ def take_rows(x, index, back=None):
             TensorFlow need several times as long to scatter.
     """
     features = ops.shape(x)[-1]
-    backend = keras.config.backend()
-    if back is not None and backend == "torch":
-        from keras_sa.ops import torch_gathers as gathers
-    elif back is not None and backend == "tensorflow":
-        from keras_sa.ops import tensorflow_gathers as gathers
-    else:
+    if back is None:
         # The middle axis keeps Keras on torch from an embedding lookup, which
         # is ten times slower than selecting rows.
         rows = ops.take(ops.reshape(x, (-1, 1, features)), index, axis=0)
-        return ops.reshape(rows, (*ops.shape(index), features))
-    rows = gathers.take_rows(
-        ops.reshape(x, (-1, features)),
-        ops.reshape(index, (-1,)),
-        ops.reshape(back, (-1,)),
-    )
+    else:
+        rows = backend.take_rows(
+            ops.reshape(x, (-1, features)),
+            ops.reshape(index, (-1,)),
+            ops.reshape(back, (-1,)),
+        )
     return ops.reshape(rows, (*ops.shape(index), features))
 
 

@@ -5,8 +5,8 @@ import importlib
 import keras
 import pytest
 
-from keras_sa.ops import triton_loading
-from keras_sa.ops.windowed import triton_launch
+from keras_sa import triton as triton_loading
+from keras_sa.triton import launch as triton_launch
 
 if not triton_loading.is_installed():
     pytest.skip("Triton is not installed", allow_module_level=True)

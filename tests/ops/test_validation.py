@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_sa import _validation
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import sample_permutation
@@ -78,7 +78,7 @@ BAD = {
     "sinks": {"sinks": np.ones(KV_HEADS, "float32")},
     "scale": {"scale": 0.0},
     "negative_scale": {"scale": -1.0},
-    "soft_cap": {"logit_soft_cap": 0},
+    "soft_cap": {"attn_logits_soft_cap": 0},
     "dropout_1": {"dropout": 1.0},
     "negative_dropout": {"dropout": -0.1},
     "dropout_bool": {"dropout": True},
@@ -99,7 +99,7 @@ def test_the_good_call_does_not_raise(path):
         changes["value"] = np.zeros(
             (BATCH, LENGTH, KV_HEADS, HEAD_DIM), "float32"
         )
-    output = autodiff.compile(lambda: call(path, **changes))()
+    output = backend.compile(lambda: call(path, **changes))()
     assert tuple(output.shape[:3]) == (BATCH, LENGTH, HEADS)
 
 
@@ -140,7 +140,7 @@ def test_unknown_implementation(path):
 
 
 REFUSED = {
-    "logit_soft_cap": {"logit_soft_cap": 2.0},
+    "attn_logits_soft_cap": {"attn_logits_soft_cap": 2.0},
     "sinks": {"sinks": np.ones(HEADS, "float32")},
     "return_lse": {"return_lse": True},
     "exclude_local": {"exclude_local": 2},
@@ -196,7 +196,7 @@ def test_bad_permutations(bad, as_tensor):
 
 def test_a_traced_permutation_is_not_read():
     """Its values are not known; its shape and dtype still are."""
-    attend = autodiff.compile(
+    attend = backend.compile(
         lambda order: call("stochastic_window", permutation=order)
     )
     order = sample_permutation(LENGTH, 3)

@@ -8,16 +8,17 @@ import dataclasses
 from typing import Any
 
 import keras
+from keras import ops
 
-from keras_sa.ops import _dispatch
-from keras_sa.ops.neighbors import jax_triton
+from keras_sa.ops import dispatch
+from keras_sa.ops.inputs import zeros_of
 from keras_sa.ops.neighbors import portable
-from keras_sa.ops.neighbors import torch_triton
+from keras_sa.ops.neighbors import triton
 
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
-    "jax": {"triton": jax_triton, "portable": portable},
-    "torch": {"triton": torch_triton, "portable": portable},
+    "jax": {"triton": triton, "portable": portable},
+    "torch": {"triton": triton, "portable": portable},
     "tensorflow": {"portable": portable},
 }
 
@@ -31,7 +32,7 @@ class NeighborArguments:
     value: Any
     neighbors: Any
     scale: Any
-    logit_soft_cap: Any
+    attn_logits_soft_cap: Any
     sinks: Any
     alibi_slopes: Any
 
@@ -43,7 +44,7 @@ def neighbor_attention(
     neighbors,
     *,
     scale,
-    logit_soft_cap=None,
+    attn_logits_soft_cap=None,
     sinks=None,
     alibi_slopes=None,
     implementation=None,
@@ -56,7 +57,7 @@ def neighbor_attention(
         value: `[B, S, K, E]`.
         neighbors: int32 `[T, m]`: rows of the cache; -1 for none.
         scale: factor on the scores.
-        logit_soft_cap: optional `c` of `c * tanh(score / c)`.
+        attn_logits_soft_cap: optional `c` of `c * tanh(score / c)`.
         sinks: optional `[H]`: extra logits in the denominator.
         alibi_slopes: optional `[H]`: bias per position of the key.
         implementation: `None` for the best one, or a name ("triton",
@@ -69,8 +70,20 @@ def neighbor_attention(
         ValueError: if the named implementation cannot do it.
     """
     arguments = NeighborArguments(
-        query, key, value, neighbors, scale, logit_soft_cap, sinks, alibi_slopes
+        query,
+        key,
+        value,
+        neighbors,
+        scale,
+        attn_logits_soft_cap,
+        sinks,
+        alibi_slopes,
     )
     table = IMPLEMENTATIONS[keras.config.backend()]
-    chosen = _dispatch.choose(table, implementation, arguments)
+    batch_size, num_new = query.shape[:2]
+    if 0 in (batch_size, num_new, neighbors.shape[1]):
+        dispatch.check_name(table, implementation)
+        shape = (*ops.shape(query)[:3], value.shape[3])
+        return zeros_of((query, key, value, sinks), shape, value.dtype)
+    chosen = dispatch.choose(table, implementation, arguments)
     return chosen.forward(arguments)

@@ -7,7 +7,7 @@ Letters: `B` batch, `T` new tokens, `S` rows of the cache, `m` neighbours,
 
 from keras import ops
 
-from keras_sa.ops import _softmax
+from keras_sa.ops import softmax
 
 
 def why_not(arguments):
@@ -21,7 +21,7 @@ def forward(arguments):
     num_new, num_neighbors = ops.shape(a.neighbors)
     num_kv_heads, value_dim = a.value.shape[2], a.value.shape[3]
     group = num_heads // num_kv_heads
-    dtype = _softmax.compute_dtype(a.query.dtype)
+    dtype = softmax.compute_dtype(a.query.dtype)
     rows = ops.reshape(ops.maximum(a.neighbors, 0), (-1,))  # [T * m]
 
     def gather(x):
@@ -32,7 +32,9 @@ def forward(arguments):
 
     shape = (batch_size, num_new, num_kv_heads, group, head_dim)
     query = ops.cast(ops.reshape(a.query, shape), dtype)
-    scores = _softmax.score(query, gather(a.key), a.scale, a.logit_soft_cap)
+    scores = softmax.score(
+        query, gather(a.key), a.scale, a.attn_logits_soft_cap
+    )
     if a.alibi_slopes is not None:
         slopes = ops.reshape(a.alibi_slopes, (num_kv_heads, group, 1))
         position = ops.cast(a.neighbors, dtype)[:, None, None, :]
@@ -42,10 +44,10 @@ def forward(arguments):
         sinks = ops.reshape(a.sinks, (num_kv_heads, group, 1))
         sinks = ops.cast(sinks, dtype)
     visible = a.neighbors[:, None, None, :] >= 0  # [T, 1, 1, m]
-    output, _ = _softmax.attend(
+    output, _ = softmax.attend(
         scores,  # [B, T, K, G, m]
         gather(a.value),  # [B, T, K, m, E]
-        _softmax.bias_of(visible, dtype),
+        softmax.bias_of(visible, dtype),
         sees_something=ops.any(visible, axis=-1, keepdims=True),
         sinks=sinks,
     )
