@@ -144,7 +144,7 @@ def check_padding_mask(padding_mask, batch_size, length):
 
 
 def check_attention_mask(attention_mask, batch_size, length):
-    """Returns the mask as a boolean tensor `[B or 1, n, n]`, or `None`."""
+    """Returns the mask as a boolean tensor `[B or 1, n or 1, n]`, or `None`."""
     if attention_mask is None:
         return None
     if not hasattr(attention_mask, "shape"):
@@ -153,10 +153,11 @@ def check_attention_mask(attention_mask, batch_size, length):
     fits = len(shape) == 3 and (
         shape[0] == 1 or _all_equal((shape[0], batch_size))
     )
-    if not fits or not _all_equal((*shape[1:], length)):
+    fits = fits and _all_equal((shape[2], length))
+    if not fits or not (shape[1] == 1 or _all_equal((shape[1], length))):
         raise ValueError(
             f"`attention_mask` is expected to have shape ({batch_size} or 1, "
-            f"{length}, {length}). "
+            f"{length} or 1, {length}). "
             f"Received: attention_mask.shape={shape}"
         )
     if None not in shape and np.prod(shape, dtype="int64") > _MOST_ENTRIES:

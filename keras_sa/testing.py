@@ -23,10 +23,10 @@ from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
 from keras_sa.ops.inputs import check_inputs
 from keras_sa.ops.windowed import api
-from keras_sa.ops.windowed.common import window_reach
 from keras_sa.ops.windowed.sliding_window import attend_to_window
 from keras_sa.ops.windowed.stochastic import attend_in_order
 from keras_sa.ops.windowed.stochastic import check_order
+from keras_sa.patterns import window_reach
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Distance from 1 to the next number.

@@ -108,9 +108,9 @@ def check_cases(is_rehearsal):
 def attentions(length, is_rehearsal):
     """The stochastic window and full causal attention by cuDNN."""
     import jax
+    from keras_sa.ops.stochastic_attention import attend_in_order
 
     from keras_sa.ops import sample_permutation
-    from keras_sa.ops.stochastic_attention import attend_in_order
 
     permutation = sample_permutation(length, seed=7)
 

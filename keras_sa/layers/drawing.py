@@ -12,6 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_sa import backend
 from keras_sa.patterns import permutation as permutations
 
 # Far above the number of calls of a layer in training.
@@ -82,11 +83,7 @@ def next_permutation_seed(seed_generator, layer_name):
 
 def check_not_in_backward(layer_name):
     """Raises if torch recomputes a forward pass for its backward pass."""
-    if keras.config.backend() != "torch":
-        return
-    from keras_sa.ops import torch_tracing
-
-    if torch_tracing.is_in_backward():
+    if backend.is_in_backward():
         raise RuntimeError(
             f"Layer {layer_name!r} would draw new random numbers while the "
             "forward pass is recomputed for gradients. Expected the layer "

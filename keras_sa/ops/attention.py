@@ -13,8 +13,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import keras
 from keras import ops
 
+from keras_sa import _validation
 from keras_sa import patterns
 from keras_sa.ops import global_tokens
 from keras_sa.ops import inputs as checks
@@ -23,6 +25,9 @@ from keras_sa.ops.dense import dense_attention
 from keras_sa.ops.neighbors import gathered
 from keras_sa.ops.routed import api as routed
 from keras_sa.ops.windowed import api as windowed
+from keras_sa.ops.windowed.sliding_window import attend_to_window
+from keras_sa.ops.windowed.stochastic import attend_in_order
+from keras_sa.patterns import permutation as permutations
 
 
 def attention(
@@ -114,7 +119,10 @@ def attention(
     )
     _check_gates(pattern, gates, return_lse)
     use = Use(checked, 0 if seed is None else seed, gates, implementation)
-    if check_implementation(implementation) == "dense":
+    check_implementation(implementation)
+    if checked.is_empty:
+        return checks.empty_attention(checked)
+    if implementation == "dense":
         output, lse, _ = _densely(pattern, use)
     else:
         output, lse = _attend(pattern, use)
@@ -247,23 +255,32 @@ def executor_of(pattern):
 def _full(pattern, use, hidden):
     """One block that holds everything."""
     length = ops.shape(use.inputs.key)[1]
-    return windowed.windowed_attention(
-        use.inputs,
-        ops.arange(length, dtype="int32"),
-        reach=(0, 0),
-        window_size=length,
-        neighborhood="block",
-        implementation=use.implementation,
+    permutation = ops.arange(length, dtype="int32")
+    if use.inputs.padding_mask is not None:
+        permutation = permutations.padding_last(
+            permutation, use.inputs.padding_mask
+        )
+    return _pair(
+        windowed.windowed_attention(
+            use.inputs,
+            permutation,
+            reach=(0, 0),
+            window_size=length,
+            neighborhood="block",
+            implementation=use.implementation,
+        )
     )
 
 
 def _sliding_window(pattern, use, hidden):
-    return windowed.sliding_window(
-        use.inputs,
-        pattern.window_size,
-        pattern.dilation,
-        **_hiding(use, hidden),
-        implementation=use.implementation,
+    return _pair(
+        attend_to_window(
+            use.inputs,
+            window_size=pattern.window_size,
+            dilation=pattern.dilation,
+            **_hiding(use, hidden),
+            implementation=use.implementation,
+        )
     )
 
 
@@ -285,14 +302,21 @@ def _stochastic(pattern, use, hidden):
     permutation = drawn.permutation
     if drawn.per_head and len(permutation.shape) == 2:
         permutation = permutation[None]
-    return windowed.stochastic_window(
-        inputs,
-        permutation,
-        pattern.window_size,
-        pattern.neighborhood,
-        **_hiding(use, hidden),
-        implementation=use.implementation,
+    return _pair(
+        attend_in_order(
+            inputs,
+            permutation,
+            window_size=pattern.window_size,
+            neighborhood=pattern.neighborhood,
+            **_hiding(use, hidden),
+            implementation=use.implementation,
+        )
     )
+
+
+def _pair(result):
+    """Output and log-sum-exp, `None` where it was not wanted."""
+    return result if isinstance(result, tuple) else (result, None)
 
 
 def _hiding(use, hidden):
@@ -327,7 +351,11 @@ def _block_routed(pattern, use, hidden):
             "BlockRouted expects implementation=None or 'portable'. "
             f"Received: implementation={use.implementation!r}"
         )
-    return routed.attend(use.inputs, pattern.block_size, pattern.top_k)
+    return _pair(
+        routed.attend_to_blocks(
+            use.inputs, block_size=pattern.block_size, top_k=pattern.top_k
+        )
+    )
 
 
 def _gathered(pattern, use, hidden):
@@ -477,8 +505,13 @@ def _mask(pattern, use):
     num_heads, num_kv_heads = inputs.query.shape[2], inputs.key.shape[2]
     more = {}
     if "routes" in pattern.needs():
-        more["routes"] = routed.routes(
-            inputs, pattern.block_size, pattern.top_k
+        more["routes"] = routed.route_to_blocks(
+            inputs.query,
+            inputs.key,
+            block_size=pattern.block_size,
+            top_k=pattern.top_k,
+            is_causal=inputs.is_causal,
+            padding_mask=inputs.padding_mask,
         )
     mask = pattern.mask(
         length,
@@ -556,10 +589,5 @@ def _check_gates(pattern, gates, return_lse):
 
 def check_implementation(name):
     """Returns the name of an implementation of this backend, or `None`."""
-    if name in (None, "dense") or name in windowed.implementations():
-        return name
-    raise ValueError(
-        "`implementation` is expected to be None, 'dense' or one of "
-        f"{sorted(windowed.implementations())}. "
-        f"Received: implementation={name!r}"
-    )
+    known = (None, "dense", *windowed.IMPLEMENTATIONS[keras.config.backend()])
+    return _validation.check_one_of("implementation", name, known)

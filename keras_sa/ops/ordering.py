@@ -228,3 +228,19 @@ def _offsets(batch_size, num_heads, batch_stride, head_stride):
         starts(num_heads, head_stride),
     )
     return batch[:, None] + head[None]
+
+
+def look_up(mask, example, row, column):
+    """Entries of a mask for some pairs of positions; no other is read.
+
+    Args:
+        mask: `[B or 1, n or 1, n]`.
+        example: int32 index of the batch; broadcasts with the positions.
+        row: int32 positions of queries.
+        column: int32 positions of keys.
+    """
+    batch_size, num_rows, length = ops.shape(mask)
+    example = ops.minimum(example, batch_size - 1)  # one mask for all
+    row = ops.minimum(row, num_rows - 1)  # one row for all
+    index = (example * num_rows + row) * length + column
+    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)

@@ -5,8 +5,6 @@ It is what serves a pattern that nothing faster knows: O(n m).
 Letters: `B` batch, `n` tokens, `K` key/value heads, `m` neighbors.
 """
 
-import dataclasses
-
 import keras
 from keras import ops
 
@@ -87,8 +85,20 @@ def _attend(inputs, neighbors):
     )
 
     def attend(query, key, value, neighbors):
-        part = dataclasses.replace(inputs, query=query, key=key, value=value)
-        return api.attend_to_neighbors(part, neighbors)
+        return api.attend(
+            api.NeighborArguments(
+                query,
+                key,
+                value,
+                neighbors,
+                scale=inputs.scale,
+                attn_logits_soft_cap=inputs.attn_logits_soft_cap,
+                sinks=inputs.sinks,
+                return_lse=inputs.return_lse,
+                dropout=inputs.dropout,
+                dropout_seed=inputs.dropout_seed,
+            )
+        )
 
     length = inputs.query.shape[1]
     num_parts = _num_parts(inputs, neighbors)
@@ -100,17 +110,18 @@ def _attend(inputs, neighbors):
         stop = min(start + size, length)
         rows = neighbors[:, :, start:stop]
         query = inputs.query[:, start:stop]
-        if inputs.dropout:  # computing again would drop others
-            outputs.append(attend(query, key, value, rows))
-            continue
 
-        def again(query, key, value, rows=rows):
-            return attend(query, key, value, rows)
+        def part(query, key, value, rows=rows):
+            return tuple(
+                x for x in attend(query, key, value, rows) if x is not None
+            )
 
-        outputs.append(keras.remat(again)(query, key, value))
-    parts, lses = zip(*outputs)
+        # Computed again, dropout would drop others.
+        part = part if inputs.dropout else keras.remat(part)
+        outputs.append(part(query, key, value))
+    parts, *lses = zip(*outputs)
     return ops.concatenate(parts, axis=1), (
-        ops.concatenate(lses, axis=1) if inputs.return_lse else None
+        ops.concatenate(lses[0], axis=1) if inputs.return_lse else None
     )
 
 

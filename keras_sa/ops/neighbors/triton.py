@@ -11,6 +11,10 @@ def why_not(arguments):
     a = arguments
     if a.alibi_slopes is not None:
         return "`triton` has no alibi_slopes."
+    if a.return_lse or a.dropout:
+        return "`triton` has no log-sum-exp and no dropout of neighbors."
+    if a.neighbors.shape[0] != 1 or a.neighbors.shape[1] != 1:
+        return "`triton` has one list of neighbors for all heads."
     if backend.need_gradients(a.query, a.key, a.value, a.sinks):
         return "`triton` has no gradients of attention to neighbours."
     return launch.why_not_rows(a) or backend.why_no_triton(a.query)
@@ -23,5 +27,5 @@ def by_default(arguments):
 def forward(arguments):
     a = arguments
     sinks = None if a.sinks is None else ops.cast(a.sinks, "float32")
-    neighbors = ops.cast(a.neighbors, "int32")
-    return kernels.calls().attend_to_neighbors(a, neighbors, sinks)
+    neighbors = a.neighbors[0, 0]  # [T, m]
+    return kernels.calls().attend_to_neighbors(a, neighbors, sinks), None

@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_sa.ops import ordering
-from keras_sa.ops.windowed import common
 
 
 def own_part(rows, slots, group, is_causal, attention_mask, drop, attend):
@@ -160,7 +159,7 @@ def _look_up(mask, slot, block, slots):
         flat = ops.reshape(slots.order, (-1,))
         return ops.take(flat, example[:, None] * length + slot, axis=0)
 
-    return common.look_up(
+    return ordering.look_up(
         mask,
         example[:, None, None],
         position(slot)[:, :, None],

@@ -13,45 +13,10 @@ from keras import ops
 from keras_sa.ops import ordering
 from keras_sa.ops import softmax
 from keras_sa.patterns import permutation as permutations
+from keras_sa.patterns import within_reach
 
 # The original position of what is no key and no query.
 NOWHERE = 2**31 - 1
-
-
-def window_reach(window_size, is_causal):
-    """How many positions a sliding window reaches `(left, right)`.
-
-    Args:
-        window_size: tokens in the window, the token itself included.
-        is_causal: whether the window looks back only.
-
-    Returns:
-        `(w - 1, 0)` if causal, else `(w // 2, (w - 1) // 2)`.
-    """
-    if is_causal:
-        return window_size - 1, 0
-    return window_size // 2, (window_size - 1) // 2
-
-
-def within_reach(distance, reach):
-    """Whether a key `distance` positions back is within `(left, right)`."""
-    left, right = reach
-    return ops.logical_and(distance <= left, distance >= -right)
-
-
-def look_up(mask, example, row, column):
-    """Entries of a mask for some pairs of positions; no other is read.
-
-    Args:
-        mask: `[B or 1, n, n]`.
-        example: int32 index of the batch; broadcasts with the positions.
-        row: int32 positions of queries.
-        column: int32 positions of keys.
-    """
-    batch_size, length = ops.shape(mask)[:2]
-    example = ops.minimum(example, batch_size - 1)  # one mask for all
-    index = (example * length + row) * length + column
-    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +250,7 @@ def _band(chunks, left, right):
 def _look_up(arguments, example, query_position, key_position):
     """The entries of the attention mask for pairs of positions, O(n w)."""
     length = ops.shape(arguments.query)[1]
-    return look_up(
+    return ordering.look_up(
         arguments.attention_mask,
         example[:, None, None, None],  # [N, 1, 1, 1]
         ops.minimum(query_position, length - 1),

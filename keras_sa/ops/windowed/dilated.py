@@ -113,7 +113,8 @@ class _Classes:
         return self.fold(mask)
 
     def _attention_mask(self):
-        """`[B or 1, n, n]` as `[B * d, m, m]`: pairs within a class."""
+        """`[B or 1, n or 1, n]` as `[B * d, m or 1, m]`: pairs within a
+        class."""
         mask = self.whole.attention_mask
         if mask is None:
             return None
@@ -122,9 +123,10 @@ class _Classes:
         position = ops.minimum(
             position + self.dilation * slot, self.length - 1
         )  # [d, m]
-        pair = position[:, :, None] * self.length + position[:, None, :]
+        row = position[:, :1] * 0 if mask.shape[1] == 1 else position
+        pair = row[:, :, None] * self.length + position[:, None, :]
         mask = ops.reshape(mask, (ops.shape(mask)[0], -1))
-        mask = ops.take(mask, pair, axis=1)  # [B or 1, d, m, m]
+        mask = ops.take(mask, pair, axis=1)  # [B or 1, d, m or 1, m]
         shape = (self.batch_size, *ops.shape(mask)[1:])
         mask = ops.broadcast_to(mask, shape)
-        return ops.reshape(mask, (-1, self.slots, self.slots))
+        return ops.reshape(mask, (-1, *ops.shape(mask)[2:]))

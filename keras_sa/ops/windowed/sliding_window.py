@@ -5,8 +5,8 @@ import functools
 from keras_sa import _validation
 from keras_sa.ops.inputs import check_inputs
 from keras_sa.ops.windowed import api
-from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import dilated
+from keras_sa.patterns import window_reach
 
 
 def sliding_window_attention(
@@ -122,7 +122,7 @@ def attend_to_window(
     attend = functools.partial(
         api.windowed_attention,
         permutation=None,
-        reach=common.window_reach(window_size, inputs.is_causal),
+        reach=window_reach(window_size, inputs.is_causal),
         window_size=window_size,
         implementation=implementation,
     )

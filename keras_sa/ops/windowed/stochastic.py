@@ -3,8 +3,8 @@
 from keras_sa import _validation
 from keras_sa.ops.inputs import check_inputs
 from keras_sa.ops.windowed import api
-from keras_sa.ops.windowed import common
 from keras_sa.patterns import permutation as permutations
+from keras_sa.patterns import window_reach
 
 
 def stochastic_attention(
@@ -151,12 +151,12 @@ def attend_in_order(
     window_size = _validation.check_positive_int("window_size", window_size)
     if exclude_local is not None:
         local = _validation.check_positive_int("exclude_local", exclude_local)
-        reach = common.window_reach(local, inputs.is_causal)
+        reach = window_reach(local, inputs.is_causal)
         hidden_windows = ((*reach, 1), *hidden_windows)
     return api.windowed_attention(
         inputs,
         permutation,
-        reach=common.window_reach(window_size, is_causal=False),
+        reach=window_reach(window_size, is_causal=False),
         window_size=window_size,
         neighborhood=neighborhood,
         hidden_first=hidden_first,

@@ -173,6 +173,7 @@ def visibility(window, order, allowed, hidden_first):
     is_causal, hidden_windows = window.is_causal, window.hidden_windows
     position_of = positions(window, order)
     one_mask_for_all = allowed is not None and allowed.shape[0] == 1
+    one_row_for_all = allowed is not None and allowed.shape[1] == 1
     first_of = threshold(hidden_first)
 
     def visible(example, head, query_slot, key_slot):
@@ -195,7 +196,8 @@ def visibility(window, order, allowed, hidden_first):
             seen = seen & ~hidden
         if allowed is not None:
             which = 0 if one_mask_for_all else example
-            seen = seen & allowed[which, row, column]
+            of_row = 0 if one_row_for_all else row
+            seen = seen & allowed[which, of_row, column]
         return seen
 
     return visible
