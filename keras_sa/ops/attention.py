@@ -444,7 +444,10 @@ def _merged(hideable, others, use, hidden):
         return outputs[0]
     inputs = use.inputs
     output, lse = merging.merge_attention(*zip(*outputs), return_lse=True)
-    return merging.with_sinks(output, lse, inputs.sinks, inputs.padding_mask)
+    output, lse = merging.with_sinks(
+        output, lse, inputs.sinks, inputs.padding_mask
+    )
+    return output, lse if inputs.return_lse else None
 
 
 def _gated_sum(pattern, use, hidden):

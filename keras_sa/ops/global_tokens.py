@@ -217,7 +217,7 @@ def _attend(inputs, query, key, value, visible):
     scores = softmax.score(
         query, heads_first(key), inputs.scale, inputs.attn_logits_soft_cap
     )  # [B, K, R*G, S]
-    if group > 1:
+    if group > 1 and visible.shape[1] != 1:
         visible = ops.repeat(visible, group, axis=1)
     visible = visible[:, None]
     sinks = None

@@ -21,7 +21,10 @@ def bias_of(visible, dtype):
     Half the lowest number, so that a sum with a score stays finite. Adding
     passes gradients on for nothing; choosing costs a pass over the scores.
     """
-    hidden = float(np.finfo(keras.backend.standardize_dtype(dtype)).min) / 2
+    dtype = keras.backend.standardize_dtype(dtype)
+    # numpy does not know bfloat16, which reaches as far as float32.
+    known = "float32" if dtype == "bfloat16" else dtype
+    hidden = float(np.finfo(known).min) / 2
     return ops.where(
         visible, ops.zeros((), dtype), ops.full((), hidden, dtype=dtype)
     )

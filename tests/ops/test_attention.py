@@ -113,12 +113,12 @@ def test_a_sparse_result_differs_from_the_dense_one():
 def test_dropout_keeps_the_mean(pattern):
     runs = [
         run(pattern, dropout=0.5, dropout_seed=seed, is_causal=True)
-        for seed in range(60)
+        for seed in range(30)
     ]
     assert np.abs(runs[0] - runs[1]).max() > 0.01
     mean, expected = np.mean(runs, axis=0), run(pattern, is_causal=True)
-    assert np.abs(mean - expected).mean() < 0.15
-    assert np.corrcoef(mean.ravel(), expected.ravel())[0, 1] > 0.95
+    assert np.abs(mean - expected).mean() < 0.2
+    assert np.corrcoef(mean.ravel(), expected.ravel())[0, 1] > 0.9
 
 
 def test_dropout_is_another_one_in_each_part():
