@@ -32,7 +32,7 @@ class Draw:
     permutation_seed: Any = None
 
     def dropout_keywords(self, index=0):
-        """`dropout` and `dropout_seed` of the attention number `index` of the call."""
+        """`dropout` and `dropout_seed` of attention `index` of the call."""
         if not self.dropout:
             return {"dropout": 0.0, "dropout_seed": None}
         seed = DrawnSeed(self.dropout_states[index:])
