@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from keras import ops
-from keras_sa.ops.block_routed_attention import routed_blocks
 
 from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import dense_attention
+from keras_sa.ops.routed.api import routed_blocks
 
 
 def to_numpy(x):

@@ -15,6 +15,8 @@ import keras
 import torch
 from keras import ops
 
+from keras_sa.backend.torch import bias_of
+
 # The kernels count blocks along a grid axis with 16 bits
 # (https://github.com/pytorch/pytorch/issues/146704), and the gradient of the
 # flash kernel has 32-bit offsets over padded queries
@@ -92,11 +94,3 @@ def _reads_groups(query, value, visible):
         return True
     is_half = query.dtype in (torch.float16, torch.bfloat16)
     return is_half and visible is None and query.shape[3] == value.shape[3]
-
-
-def bias_of(visible, dtype):
-    """What hides keys by addition, as in Keras: it is finite, and so are a row
-    that sees nothing and its gradients."""
-    lowest = 0.7 * torch.finfo(dtype).min
-    zero = torch.zeros((), dtype=dtype, device=visible.device)
-    return torch.where(visible, zero, lowest)

@@ -18,7 +18,7 @@ import functools
 import torch
 from torch.nn.functional import pad
 
-from keras_sa.ops import softmax
+from keras_sa.backend.torch import bias_of
 
 # The most bytes of keys of chunks, as the kernel sees them, in a step.
 KEY_BYTES = 2**22
@@ -78,7 +78,7 @@ class WindowedAttention(torch.autograd.Function):
         layout = _Layout(
             chunks, key, order, inverse, visible.shape[1], features
         )
-        bias = softmax.bias_of(visible[:, :, None], query.dtype)
+        bias = bias_of(visible[:, :, None], query.dtype)
         ctx.layout, ctx.scale, ctx.return_lse = layout, scale, return_lse
         ctx.again = again
         output, lse = [], []
