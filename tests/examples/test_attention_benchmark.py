@@ -71,7 +71,7 @@ def wrong_window(problem, extra=1):
     return functools.partial(
         sa_ops.sliding_window_attention,
         window_size=problem.window + extra,
-        causal=True,
+        is_causal=True,
     )
 
 

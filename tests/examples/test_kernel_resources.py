@@ -24,7 +24,7 @@ SHARED_MEMORY = {80: 99 * 1024, 90: 227 * 1024}
 SCORING = {
     "plain": {},
     "cap_exclusion_sinks": {
-        "logit_soft_cap": 50.0,
+        "attn_logits_soft_cap": 50.0,
         "exclude_local": (31, 0),
         "has_sinks": True,
     },

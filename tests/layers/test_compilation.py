@@ -47,7 +47,7 @@ def test_no_graph_break_on_torch(op, arguments):
         tensors.append(keras_sa.ops.sample_permutation(40, 3))
 
     def attend(*tensors):
-        return getattr(keras_sa.ops, op)(*tensors, causal=True, **arguments)
+        return getattr(keras_sa.ops, op)(*tensors, is_causal=True, **arguments)
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     np.testing.assert_allclose(

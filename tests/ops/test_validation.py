@@ -79,6 +79,14 @@ BAD = {
     "scale": {"scale": 0.0},
     "negative_scale": {"scale": -1.0},
     "soft_cap": {"attn_logits_soft_cap": 0},
+    "scale_bool": {"scale": True},
+    "scale_numpy": {"scale": np.float32(-1)},
+    "scale_array": {"scale": np.array(0.0)},
+    "scale_vector": {"scale": np.ones(2)},
+    "scale_infinite": {"scale": float("inf")},
+    "scale_nan": {"scale": np.float64("nan")},
+    "soft_cap_numpy": {"attn_logits_soft_cap": np.int64(-3)},
+    "soft_cap_infinite": {"attn_logits_soft_cap": np.float32("inf")},
     "dropout_1": {"dropout": 1.0},
     "negative_dropout": {"dropout": -0.1},
     "dropout_bool": {"dropout": True},
@@ -109,6 +117,8 @@ def test_bad_sizes(size):
     order = np.arange(LENGTH, dtype="int32")
     with pytest.raises(ValueError, match=about("window_size")):
         sliding_window_attention(**tensors, window_size=size)
+    with pytest.raises(ValueError, match=about("dilation")):
+        sliding_window_attention(**tensors, window_size=2, dilation=size)
     with pytest.raises(ValueError, match=about("window_size")):
         stochastic_attention(**tensors, permutation=order, window_size=size)
     with pytest.raises(ValueError, match=about("block_size")):
@@ -124,6 +134,16 @@ def test_bad_sizes(size):
 
 def test_numpy_integers_are_integers():
     sliding_window_attention(**make_tensors(), window_size=np.int64(3))
+
+
+@pytest.mark.parametrize(
+    "hidden_first",
+    [-1, True, 1.5, np.ones(BATCH, "float32"), np.ones(BATCH + 1, "int32")],
+    ids=str,
+)
+def test_bad_hidden_first(hidden_first):
+    with pytest.raises(ValueError, match=about("hidden_first")):
+        call("stochastic_window", hidden_first=hidden_first)
 
 
 def test_unknown_neighborhood():
@@ -144,6 +164,7 @@ REFUSED = {
     "sinks": {"sinks": np.ones(HEADS, "float32")},
     "return_lse": {"return_lse": True},
     "exclude_local": {"exclude_local": 2},
+    "hidden_first": {"hidden_first": 2},
     "attention_mask": {"attention_mask": np.ones((1, LENGTH, LENGTH), bool)},
     "dropout": {"dropout": 0.5},
     "scale": {"scale": np.full((), 0.5, "float32")},
