@@ -47,6 +47,6 @@ class SlidingWindowAttention(SparseAttention):
 
     def get_config(self):
         config = super().get_config()
-        for name in ("pattern", "gate_per", "resample"):
+        for name in ("pattern", "gate_per"):
             del config[name]
         return {**config, **self.pattern.get_config()}

@@ -6,6 +6,10 @@ from keras import ops
 
 import keras_sa
 from keras_sa import backend
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 COMMON = {"num_heads": 4, "key_dim": 6}
 LAYERS = {
@@ -16,7 +20,7 @@ LAYERS = {
         {
             "window_size": 5,
             "neighborhood": "block",
-            "permute": "head",
+            "permutation_per": "head",
             "num_key_value_heads": 2,
         },
     ),
@@ -34,11 +38,31 @@ LAYERS = {
     ),
     "small_world_channel": (
         keras_sa.SmallWorldAttention,
-        {"window_size": 5, "gate": "channel", "value_dim": 3},
+        {"window_size": 5, "gate_per": "channel", "value_dim": 3},
     ),
     "small_world_softmax": (
         keras_sa.SmallWorldAttention,
         {"window_size": 5, "merge": "softmax", "dropout": 0.1},
+    ),
+    "union": (
+        keras_sa.SparseAttention,
+        {
+            "pattern": SlidingWindow(3, dilation=2)
+            | Stochastic(4, permutation_per="head")
+            | GlobalKeys(first=2)
+            | GlobalQueries(last=3),
+            "num_key_value_heads": 2,
+            "use_gate": True,
+        },
+    ),
+    "gated_unions": (
+        keras_sa.SparseAttention,
+        {
+            "pattern": (Stochastic(4) | GlobalKeys(first=1))
+            + (SlidingWindow(3) | GlobalKeys(first=1))
+            + SlidingWindow(2, dilation=4),
+            "use_gate": True,
+        },
     ),
     "mixture_of_block": (
         keras_sa.MixtureOfBlockAttention,
@@ -51,6 +75,7 @@ REPRESENTATIVE = (
     "stochastic_block_per_head",
     "small_world_gate",
     "small_world_softmax",
+    "union",
     "mixture_of_block",
 )
 
@@ -78,7 +103,7 @@ def run(layer, x, **call):
     x = ops.convert_to_tensor(x)
     if not layer.built:
         layer.build(x.shape)
-    draws = call.get("training") or getattr(layer, "resample", "") == "always"
+    draws = call.get("training") or layer.resample == "always"
     if keras.config.backend() != "jax" or draws:
         return layer(x, **call)
     return backend.compile(lambda x: layer(x, **call))(x)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_sa
+from keras_sa.patterns import SlidingWindow
 from tests.layers.cases import LAYERS
 from tests.layers.cases import REPRESENTATIVE
 from tests.layers.cases import make
@@ -58,11 +59,17 @@ def test_common_arguments(name, arguments):
     ("name", "arguments"),
     [
         ("stochastic_window", {"neighborhood": "ring"}),
-        ("stochastic_window", {"permute": "token"}),
+        ("stochastic_window", {"permutation_per": "token"}),
         ("stochastic_window", {"resample": True}),
         ("small_world_gate", {"merge": "sum"}),
-        ("small_world_gate", {"gate": "layer"}),
+        ("small_world_gate", {"gate_per": "layer"}),
         ("small_world_gate", {"local_window_size": 0}),
+        ("small_world_softmax", {"gate_per": "channel"}),
+        ("sliding_window", {"dilation": 0}),
+        ("sliding_window", {"implementation": "fastest"}),
+        ("union", {"gate_per": "head"}),
+        ("union", {"pattern": "stochastic"}),
+        ("union", {"pattern": SlidingWindow}),
     ],
 )
 def test_choices(name, arguments):
@@ -94,6 +101,7 @@ def test_rank_is_3(name, shape):
         {"query_mask": np.ones((3, 13), bool)},
         {"query_mask": np.ones((2, 13), "float32")},
         {"attention_mask": np.ones((13,), bool)},
+        {"attention_mask": np.ones((2, 13), bool)},
         {"attention_mask": np.ones((2, 13, 12), bool)},
         {"attention_mask": np.ones((3, 13, 13), bool)},
         {"attention_mask": np.ones((2, 4, 13, 13), bool)},

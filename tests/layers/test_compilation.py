@@ -62,8 +62,7 @@ def test_no_graph_break_on_torch(op, arguments):
 def test_xla_on_tensorflow(name):
     import tensorflow as tf
 
-    is_random = "stochastic" in name or "small_world" in name
-    layer = make(name, **({"resample": "never"} if is_random else {}))
+    layer = make(name, resample="never")
     x = ops.convert_to_tensor(tokens())
     layer.build(x.shape)
     compiled = tf.function(layer, jit_compile=True)
@@ -82,8 +81,7 @@ def test_gradients_under_xla_on_tensorflow(name):
     """As `fit` has them: Keras compiles by XLA where it can."""
     import tensorflow as tf
 
-    is_random = "stochastic" in name or "small_world" in name
-    layer = make(name, **({"resample": "never"} if is_random else {}))
+    layer = make(name, resample="never")
     x = ops.convert_to_tensor(tokens())
     layer.build(x.shape)
 

@@ -12,7 +12,7 @@ LAYERS = {
     "sliding": lambda: keras_sa.SlidingWindowAttention(2, 4, window_size=6),
     "window": lambda: keras_sa.StochasticAttention(2, 4, window_size=6),
     "block": lambda: keras_sa.StochasticAttention(
-        2, 4, window_size=6, neighborhood="block", permute="head"
+        2, 4, window_size=6, neighborhood="block", permutation_per="head"
     ),
     "softmax": lambda: keras_sa.SmallWorldAttention(
         2, 4, window_size=6, merge="softmax"

@@ -3,8 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_sa
+from tests.layers.cases import LAYERS
+from tests.layers.cases import make
 from tests.layers.cases import run
 from tests.layers.cases import to_numpy
 from tests.layers.cases import tokens
@@ -53,6 +56,66 @@ def test_symmetric_sliding_window_of_keras(reach):
     np.testing.assert_allclose(received, expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_gate_of_keras(use_bias):
+    """`use_gate` of Keras 3.15, with its weights in their order."""
+    options = {"use_gate": True, "use_bias": use_bias}
+    expected, received = pair(
+        keras.layers.MultiHeadAttention(4, 6, value_dim=5, **options),
+        keras_sa.SlidingWindowAttention(4, 6, 25, value_dim=5, **options),
+        use_causal_mask=True,
+    )
+    np.testing.assert_allclose(received, expected, atol=2e-6)
+    expected, received = pair(
+        keras.layers.GroupQueryAttention(6, 4, 2, **options),
+        keras_sa.StochasticAttention(
+            4, 6, 25, num_key_value_heads=2, **options
+        ),
+    )
+    np.testing.assert_allclose(received, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "shape", [(13, 13), (2, 13, 13), (2, 1, 13), (1, 13, 13)]
+)
+def test_attention_masks_of_keras(shape):
+    mask = np.random.default_rng(1).random(shape) < 0.7
+    mask[..., 0] = True
+    expected, received = pair(
+        keras.layers.MultiHeadAttention(4, 6),
+        keras_sa.StochasticAttention(4, 6, window_size=25),
+        attention_mask=mask,
+    )
+    np.testing.assert_allclose(received, expected, atol=2e-6)
+
+
+def test_a_square_mask_is_of_pairs_also_where_the_batch_is_as_large():
+    x, mask = tokens(batch_size=13), np.tri(13, dtype=bool)
+    layer = keras_sa.SlidingWindowAttention(4, 6, window_size=5)
+    np.testing.assert_allclose(
+        to_numpy(run(layer, x, attention_mask=mask))[:, :2],
+        to_numpy(run(layer, x, attention_mask=mask[None]))[:, :2],
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        to_numpy(run(layer, x, attention_mask=mask))[0, 0],
+        to_numpy(run(layer, x[:, :1]))[0, 0],
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 13, 10), (2, 0, 10), (0, 0, 10)])
+@pytest.mark.parametrize("name", LAYERS)
+def test_empty_inputs_give_empty_outputs_as_in_keras(name, shape):
+    reference = keras.layers.MultiHeadAttention(4, 6)
+    x = ops.zeros(shape)
+    layer = make(name)
+    layer.build((2, 13, 10))
+    for options in ({}, {"use_causal_mask": True}):
+        assert reference(x, x, **options).shape == shape
+        assert layer(x, **options).shape == shape
+
+
 def test_sliding_window_of_grouped_query_attention():
     expected, received = pair(
         keras.layers.GroupQueryAttention(6, 4, 2, sliding_window=5),
@@ -74,7 +137,7 @@ def test_sliding_window_of_grouped_query_attention():
             4, 6, window_size=13, neighborhood="block"
         ),
         lambda: keras_sa.StochasticAttention(
-            4, 6, window_size=25, permute="head", resample="always"
+            4, 6, window_size=25, permutation_per="head", resample="always"
         ),
         lambda: keras_sa.SmallWorldAttention(
             4, 6, window_size=3, local_window_size=25, merge="softmax"
@@ -129,9 +192,9 @@ def test_gates_weigh_the_paths_of_each_head():
     local = keras_sa.SlidingWindowAttention(4, 6, window_size=5)
     local.build(x.shape)
     local.set_weights(layer.get_weights()[:8])
-    kernel, bias = layer.gate_dense.get_weights()
+    kernel, bias = layer.term_gate_dense.get_weights()
     bias[0], bias[1] = -40.0, 40.0  # stochastic path off, local path on
-    layer.gate_dense.set_weights([kernel, bias])
+    layer.term_gate_dense.set_weights([kernel, bias])
     np.testing.assert_allclose(
         to_numpy(layer(x)), to_numpy(local(x)), atol=1e-6
     )

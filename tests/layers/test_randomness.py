@@ -167,7 +167,11 @@ def train(remat, layer_class=keras_sa.StochasticAttention, **arguments):
         (keras_sa.StochasticAttention, {"window_size": 4}),
         (
             keras_sa.StochasticAttention,
-            {"window_size": 4, "neighborhood": "block", "permute": "head"},
+            {
+                "window_size": 4,
+                "neighborhood": "block",
+                "permutation_per": "head",
+            },
         ),
         (keras_sa.SmallWorldAttention, {"window_size": 4}),
         (keras_sa.SmallWorldAttention, {"window_size": 4, "merge": "softmax"}),
@@ -228,7 +232,7 @@ def test_torch_refuses_to_draw_while_it_recomputes():
 
 
 def test_heads_get_orders_of_their_own():
-    layer = make(permute="head", num_key_value_heads=2)
+    layer = make(permutation_per="head", num_key_value_heads=2)
     _, scores = layer(tokens(), return_attention_scores=True)
     visible = to_numpy(scores) > 0
     assert (visible[:, 0] != visible[:, 1]).any()
