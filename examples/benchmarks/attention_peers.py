@@ -23,13 +23,9 @@ from attention_table import columns
 from attention_table import routed_mask
 from attention_table import sliding_mask
 from keras import ops
-from keras_sa.ops.block_routed_attention import routed_blocks
 
 from keras_sa.ops import patterns
-<<<<<<< HEAD
-=======
 from keras_sa.ops.routed.api import routed_blocks
->>>>>>> layout
 
 # Every backend.
 

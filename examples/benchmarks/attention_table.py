@@ -14,14 +14,10 @@ from collections.abc import Callable
 import keras
 import numpy as np
 from keras import ops
-from keras_sa.ops.block_routed_attention import routed_blocks
 
 import keras_sa
 from keras_sa.ops import patterns
-<<<<<<< HEAD
-=======
 from keras_sa.ops.routed.api import routed_blocks
->>>>>>> layout
 from keras_sa.ops.windowed import api
 
 FULL, SLIDING = "full", "sliding window"

@@ -108,14 +108,10 @@ def check_cases(is_rehearsal):
 def attentions(length, is_rehearsal):
     """The stochastic window and full causal attention by cuDNN."""
     import jax
-    from keras_sa.ops.stochastic_attention import attend_in_order
 
     from keras_sa.ops import sample_permutation
-<<<<<<< HEAD
-=======
     from keras_sa.ops.inputs import check_inputs
     from keras_sa.ops.windowed.stochastic import attend_in_order
->>>>>>> layout
 
     permutation = sample_permutation(length, seed=7)
 
