@@ -13,7 +13,12 @@ from keras import ops
 
 from keras_sa import backend
 from keras_sa import testing
+from keras_sa.ops import attention
 from keras_sa.ops import dense_attention
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.jax_programs import intermediates
 
 pytestmark = pytest.mark.skipif(
@@ -100,3 +105,44 @@ def test_portable_memory_grows_with_the_window(path):
         return PATHS[path](query, key, value, order, implementation="portable")
 
     assert largest(loss_of(attend), *make_tensors()) <= 4 * LENGTH * WINDOW
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_union_grows_with_its_windows(is_causal, padded, backward):
+    length, window = 8192, 16
+    pattern = (
+        SlidingWindow(window)
+        | Stochastic(window)
+        | GlobalKeys(first=4)
+        | GlobalQueries(last=8)
+    )
+    mask = np.arange(length)[None] < length - 100 if padded else None
+
+    def attend(query, key, value):
+        return attention(
+            query,
+            key,
+            value,
+            pattern,
+            is_causal=is_causal,
+            padding_mask=mask,
+        )
+
+    x = ops.ones((1, length, 1, DIM))
+    function = loss_of(attend) if backward else attend
+    # The parts of the union together, and chunks reach half a window more.
+    assert largest(function, x, x, x) <= 4 * length * window
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_gathered_union_grows_with_its_lists(backward):
+    pattern = Stochastic(WINDOW) | Stochastic(WINDOW) | SlidingWindow(WINDOW)
+
+    def attend(query, key, value):
+        return attention(query, key, value, pattern, is_causal=True)
+
+    function = loss_of(attend) if backward else attend
+    most = 4 * LENGTH * WINDOW * DIM
+    assert largest(function, *make_tensors()) <= most < LENGTH**2
