@@ -4,10 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from example_runs import EXAMPLES
+from example_runs import ROOT
 
-# The modules that the examples share are imported by their plain names.
-sys.path.append(str(EXAMPLES))
+sys.path.insert(0, str(ROOT))  # of `examples`
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +31,7 @@ def text_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_preset(tmp_path_factory):
     """A folder with a random model of bytes, which compiles fast."""
-    import small_model
+    from examples.shared import small_model
 
     folder = tmp_path_factory.mktemp("tiny") / "preset"
     causal_lm = small_model.build(

@@ -3,14 +3,15 @@
 import math
 
 import pytest
-import small_model
 from example_runs import numbers_in
 from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
 
+from examples.shared import small_model
 from keras_sa import hub
 
+NAME = "studies/see_attention/run"
 GATED = [
     {"mode": "small_world", "window_size": 8},
     {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
@@ -40,9 +41,7 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
     )
     hub.swap_attention(causal_lm, GATED, seed=0)
     hub.save_to_preset(causal_lm, tmp_path / "preset")
-    printed = run_to_the_end(
-        "see_attention", *options, "--preset", tmp_path / "preset"
-    )
+    printed = run_to_the_end(NAME, *options, "--preset", tmp_path / "preset")
     assert "AttentionSwap(mode='small_world', window_size=8" in printed
     head, *rows = table_rows(tmp_path / "seen" / "table.md")
     rows, (alike, distances, *shares) = rows[:3], rows[3:]
@@ -77,7 +76,7 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
 
 @pytest.mark.slow
 def test_any_other_preset_is_seen_as_it_is(options, tiny_preset, tmp_path):
-    printed = run_to_the_end("see_attention", *options, "--preset", tiny_preset)
+    printed = run_to_the_end(NAME, *options, "--preset", tiny_preset)
     assert "its own attention" in printed
     head, row, *_ = table_rows(tmp_path / "seen" / "table.md")
     assert head[-1] == "total"
