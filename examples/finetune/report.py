@@ -1,23 +1,21 @@
 """What the fine-tuning gave: the table, the loss curve and a sample."""
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from examples.shared import reports
 
 SMALLEST_DIFFERENCE = 0.002  # nats per token; less is called equal
 
 
 def write(folder, pattern, full_loss, before, curve, sample):
-    """Prints table and sample, writes three files, returns their paths."""
+    """Prints sample and table, writes them and a plot, returns the paths."""
     table = tabulate(pattern, full_loss, before, curve)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / name for name in ("table.md", "loss.png", "sample.txt")]
-    paths[0].write_text(table + "\n", encoding="utf-8")
-    plot(full_loss, before, curve, paths[1])
-    paths[2].write_text(sample + "\n", encoding="utf-8")
-    print(f"\n{sample}\n\n{table}\n")
+    print(f"\n{sample}\n")
+    paths = [reports.write_table(folder, table), folder / "sample.txt"]
+    paths[1].write_text(sample + "\n", encoding="utf-8")
+    if reports.can_plot():
+        paths.append(folder / "loss.png")
+        plot(full_loss, before, curve, paths[-1])
     return paths
 
 
@@ -58,7 +56,7 @@ def conclude(difference):
 
 
 def plot(full_loss, before, curve, path):
-    figure, axes = plt.subplots(figsize=(7.2, 4.2))
+    figure, (axes,) = reports.make_axes()
     steps = np.arange(1, len(curve.train) + 1)
     axes.plot(steps, curve.train, color="#0072B2", alpha=0.25)
     smoothed_steps, smoothed = smooth(curve.train, max(1, len(steps) // 10))
@@ -81,9 +79,7 @@ def plot(full_loss, before, curve, path):
     axes.set_ylabel("loss (nats per token)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    reports.save(figure, path)
 
 
 def smooth(losses, width):

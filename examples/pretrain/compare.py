@@ -23,7 +23,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from examples.pretrain.sizes import SIZES
 from examples.shared import command_line
-from examples.shared.attentions import ATTENTIONS
 
 DEFAULT = (
     "full",
@@ -44,21 +43,8 @@ _OWN = ("--attention", "--seed", "--output", "--dry-run")  # of run.py
 def parse_arguments():
     parser = command_line.make_backend_parser(__doc__)
     parser.allow_abbrev = False
+    command_line.add_comparison_arguments(parser, DEFAULT, visible_keys=32)
     add = parser.add_argument
-    add(
-        "--attentions",
-        nargs="+",
-        default=DEFAULT,
-        choices=ATTENTIONS,
-        help="by the names of attentions.py; default: " + " ".join(DEFAULT),
-    )
-    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    add(
-        "--visible-keys",
-        type=int,
-        default=32,
-        help="per token, in the mean; all but full attention",
-    )
     add("--size", default="tiny", choices=SIZES)
     add("--length", type=int, help="tokens of a sequence; default: by --size")
     add(
@@ -86,13 +72,7 @@ def check(parser, arguments):
                 f"{option} is expected not to be given: it differs from run to "
                 f"run. Received: {shlex.join(arguments.handed_on)}"
             )
-    for name in ("jobs", "visible_keys"):
-        if getattr(arguments, name) < 1:
-            option = name.replace("_", "-")
-            parser.error(
-                f"--{option} is expected to be at least 1. "
-                f"Received: --{option} {getattr(arguments, name)}"
-            )
+    command_line.check_at_least_one(parser, arguments, "jobs", "visible_keys")
 
 
 def main():

@@ -131,16 +131,9 @@ def cells_of(results, name, measure):
     """The loss, and how far it is above that of full attention."""
     losses = getattr(results, measure)(name)
     if name == "full" or "full" not in results:
-        return [with_spread(losses, ""), ""]
+        return [reports.with_spread(losses), ""]
     above = losses - getattr(results, measure)("full")
-    return [with_spread(losses, ""), with_spread(above, "+")]
-
-
-def with_spread(values, sign):
-    mean = f"{np.mean(values):{sign}.4f}"
-    if len(values) == 1:
-        return mean
-    return f"{mean} ± {np.std(values, ddof=1):.4f}"
+    return [reports.with_spread(losses), reports.with_spread(above, "+")]
 
 
 def answer(results):
@@ -160,7 +153,7 @@ def answer(results):
             getattr(results, measure)(first) - getattr(results, measure)(second)
             for measure in _MEASURES.values()
         ]
-        told = [with_spread(each, "+") for each in differences]
+        told = [reports.with_spread(each, "+") for each in differences]
         lines.append(
             f"| {first} | {second} | {question} | {' | '.join(told)} | "
             f"{verdict(differences)} |"

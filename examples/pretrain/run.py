@@ -177,13 +177,7 @@ def check(parser, arguments):
     wrong = attention_options.why_not(arguments)
     if wrong:
         parser.error(wrong)
-    for name in _AT_LEAST_ONE:
-        if getattr(arguments, name) < 1:
-            option = name.replace("_", "-")
-            parser.error(
-                f"--{option} is expected to be at least 1. "
-                f"Received: --{option} {getattr(arguments, name)}"
-            )
+    command_line.check_at_least_one(parser, arguments, *_AT_LEAST_ONE)
     for name in ("evaluate_every", "checkpoint_every"):
         if getattr(arguments, name) % arguments.log_every:
             option = name.replace("_", "-")

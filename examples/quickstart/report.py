@@ -2,14 +2,11 @@
 
 import dataclasses
 
-import matplotlib
 import numpy as np
 
+from examples.shared import reports
 from examples.shared.attentions import ATTENTIONS
 from examples.shared.attentions import describe
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 EQUAL_LOSS = 0.01  # nats per token; less is called equal
 HEADINGS = f"{'attention':20s}  keys    loss"
@@ -32,22 +29,19 @@ class Result:
     @property
     def spread(self):
         """Standard deviation over permutations; 0 of a single draw."""
-        if len(self.losses) == 1:
-            return 0.0
-        return float(np.std(self.losses, ddof=1))
+        return float(reports.spread(self.losses))
 
     @property
     def loss(self):
         """Mean and spread in words."""
-        spread = f" ± {self.spread:.4f}" if len(self.losses) > 1 else ""
-        return f"{self.mean:.4f}{spread}"
+        return reports.with_spread(self.losses)
 
     def summary(self):
         return f"{self.name:20s} {self.visible_keys:5.1f}  {self.loss}"
 
 
 def write(arguments, no_context, results, fine_tuned, samples):
-    """Prints everything, writes three files, and returns their paths.
+    """Prints everything, writes it and a plot, and returns the paths.
 
     Args:
         arguments: of the command line.
@@ -65,23 +59,13 @@ def write(arguments, no_context, results, fine_tuned, samples):
             conclude(full, sparse, fine_tuned),
         ]
     )
-    sample_text = "\n".join(
-        f"--- {title}\n{sample}" for title, sample in samples.items()
-    )
-    folder = arguments.output
-    folder.mkdir(parents=True, exist_ok=True)
     paths = [
-        folder / name
-        for name in (
-            "table.md",
-            "loss_against_visible_keys.png",
-            "samples.txt",
-        )
+        reports.write_samples(arguments.output, samples),
+        reports.write_table(arguments.output, document),
     ]
-    paths[0].write_text(document + "\n", encoding="utf-8")
-    plot(arguments, full, sparse, fine_tuned, paths[1])
-    paths[2].write_text(sample_text + "\n", encoding="utf-8")
-    print(f"\n{sample_text}\n\n{document}\n")
+    if reports.can_plot():
+        paths.append(arguments.output / "loss_against_visible_keys.png")
+        plot(arguments, full, sparse, fine_tuned, paths[-1])
     return paths
 
 
@@ -188,7 +172,7 @@ def verdict(result, other):
 
 def plot(arguments, full, sparse, fine_tuned, path):
     """What each attention loses against full attention without training."""
-    figure, axes = plt.subplots(figsize=(7.2, 4.6))
+    figure, (axes,) = reports.make_axes()
     # Losses of random keys alone are far from the others'.
     axes.set_yscale("symlog", linthresh=EQUAL_LOSS)
     axes.margins(y=0.1)
@@ -217,9 +201,7 @@ def plot(arguments, full, sparse, fine_tuned, path):
     axes.set_ylabel("held-out loss above full attention's (nats per token)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    reports.save(figure, path)
 
 
 def points(axes, results, full, label, colour, **style):

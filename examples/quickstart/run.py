@@ -70,7 +70,11 @@ def parse_arguments():
         type=pathlib.Path,
         default=pathlib.Path("results/quickstart"),
     )
-    return command_line.parse(parser)
+    arguments = command_line.parse(parser)
+    command_line.check_at_least_one(
+        parser, arguments, "permutations", "steps", "sequences"
+    )
+    return arguments
 
 
 def main():

@@ -25,7 +25,7 @@ STAGES = 5
 
 
 def main(arguments):
-    check_arguments(arguments)
+    check_visible_keys(arguments)
     keras.utils.set_random_seed(arguments.seed)
     announce(1, STAGES, "Loading the model and the text")
     model = language_model.load(arguments)
@@ -65,7 +65,7 @@ def main(arguments):
     announce_end(paths)
 
 
-def check_arguments(arguments):
+def check_visible_keys(arguments):
     highest = full_keys(arguments)
     if not all(2 <= keys < highest for keys in arguments.visible_keys):
         raise SystemExit(
@@ -73,12 +73,6 @@ def check_arguments(arguments):
             f"causal attention shows at --length {arguments.length}. "
             f"Received: {arguments.visible_keys}"
         )
-    for name in ("permutations", "steps", "sequences"):
-        value = getattr(arguments, name)
-        if value < 1:
-            raise SystemExit(
-                f"--{name} is expected to be at least 1. Received: {value}"
-            )
 
 
 def full_keys(arguments):

@@ -23,7 +23,6 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from examples.shared import command_line
-from examples.shared.attentions import ATTENTIONS
 
 DEFAULT = (
     "full",
@@ -37,21 +36,8 @@ DEFAULT = (
 
 def parse_arguments():
     parser = command_line.make_backend_parser(__doc__)
+    command_line.add_comparison_arguments(parser, DEFAULT, visible_keys=16)
     add = parser.add_argument
-    add(
-        "--attentions",
-        nargs="+",
-        default=DEFAULT,
-        choices=ATTENTIONS,
-        help="by the names of attentions.py",
-    )
-    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    add(
-        "--visible-keys",
-        type=int,
-        default=16,
-        help="per token, in the mean; all but full attention",
-    )
     add("--resample", default="training", choices=("training", "never"))
     add(
         "--gate-bias",

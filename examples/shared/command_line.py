@@ -9,6 +9,8 @@ import os
 import pathlib
 import time
 
+from examples.shared.attentions import ATTENTIONS
+
 _START = time.monotonic()
 
 
@@ -63,6 +65,42 @@ def add_model_arguments(parser):
         choices=("global", "all"),
         help="which to swap: those without a window of their own, or all",
     )
+
+
+def add_comparison_arguments(parser, attentions, visible_keys):
+    """The arguments of examples that train a model through each attention.
+
+    Args:
+        parser: of the command line.
+        attentions: the default: names of attentions.py.
+        visible_keys: the default.
+    """
+    add = parser.add_argument
+    add(
+        "--attentions",
+        nargs="+",
+        default=attentions,
+        choices=ATTENTIONS,
+        help="by the names of attentions.py; default: " + " ".join(attentions),
+    )
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add(
+        "--visible-keys",
+        type=int,
+        default=visible_keys,
+        help="per token, in the mean; all but full attention",
+    )
+
+
+def check_at_least_one(parser, arguments, *names):
+    """Ends with an error if one of these arguments is lower."""
+    for name in names:
+        if getattr(arguments, name) < 1:
+            option = name.replace("_", "-")
+            parser.error(
+                f"--{option} is expected to be at least 1. "
+                f"Received: --{option} {getattr(arguments, name)}"
+            )
 
 
 def parse(parser):

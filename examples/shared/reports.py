@@ -15,6 +15,12 @@ def spread(values):
     return np.std(values, axis=0, ddof=1)
 
 
+def with_spread(values, sign=""):
+    """Mean and spread over seeds in words; of one seed the value."""
+    mean = f"{np.mean(values):{sign}.4f}"
+    return mean if len(values) == 1 else f"{mean} ± {spread(values):.4f}"
+
+
 def group(runs, *attributes):
     """`{values of some attributes: the runs that have them}`, in order."""
     groups = {}
@@ -35,6 +41,16 @@ def write_table(folder, text):
     """Prints a report, writes it, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "table.md"
+    path.write_text(text + "\n", encoding="utf-8")
+    print(f"\n{text}\n")
+    return path
+
+
+def write_samples(folder, samples):
+    """Prints texts by their titles, writes them, and returns the path."""
+    text = "\n".join(f"--- {title}\n{x}" for title, x in samples.items())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "samples.txt"
     path.write_text(text + "\n", encoding="utf-8")
     print(f"\n{text}\n")
     return path

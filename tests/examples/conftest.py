@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from example_runs import ROOT
+from example_runs import TINY_MODEL
 
 sys.path.insert(0, str(ROOT))  # of `examples`
 
@@ -34,13 +35,6 @@ def tiny_preset(tmp_path_factory):
     from examples.shared import small_model
 
     folder = tmp_path_factory.mktemp("tiny") / "preset"
-    causal_lm = small_model.build(
-        num_layers=1,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        hidden_dim=16,
-        intermediate_dim=16,
-    )
+    causal_lm = small_model.build(**TINY_MODEL)
     causal_lm.save_to_preset(str(folder))
     return folder

@@ -6,6 +6,7 @@ import json
 import keras_hub
 import numpy as np
 import pytest
+from example_runs import TINY_MODEL
 
 from examples.pretrain import documents
 from examples.pretrain import tokenizing
@@ -14,14 +15,7 @@ from examples.pretrain.run_folder import RunFolder
 from examples.pretrain.sizes import Shape
 from keras_sa import hub
 
-SHAPE = Shape(
-    num_layers=1,
-    num_query_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    hidden_dim=16,
-    intermediate_dim=16,
-)
+SHAPE = Shape(**TINY_MODEL)
 
 
 def arguments(**changes):

@@ -5,6 +5,7 @@ import csv
 import keras
 import numpy as np
 import pytest
+from example_runs import TINY_MODEL
 from keras import ops
 
 from examples.pretrain.batches import held_out_examples
@@ -22,14 +23,7 @@ from examples.pretrain.training import Plan
 from examples.pretrain.training import Training
 from keras_sa import hub
 
-SHAPE = Shape(
-    num_layers=1,
-    num_query_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    hidden_dim=16,
-    intermediate_dim=16,
-)
+SHAPE = Shape(**TINY_MODEL)
 LENGTH = 12
 ACCUMULATION = 2
 PLAN = Plan(

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from example_runs import TINY_MODEL
 from example_runs import numbers_in
 from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
@@ -31,14 +32,7 @@ def options(text_folder, tmp_path):
 
 @slow_where_compiled
 def test_a_preset_comes_with_its_gates(options, tmp_path):
-    causal_lm = small_model.build(
-        num_layers=3,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        hidden_dim=16,
-        intermediate_dim=16,
-    )
+    causal_lm = small_model.build(**TINY_MODEL | {"num_layers": 3})
     hub.swap_attention(causal_lm, GATED, seed=0)
     hub.save_to_preset(causal_lm, tmp_path / "preset")
     printed = run_to_the_end(NAME, *options, "--preset", tmp_path / "preset")

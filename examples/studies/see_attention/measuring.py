@@ -27,7 +27,6 @@ GATES = ("stochastic gate", "local gate")
 
 
 def main(arguments):
-    check_arguments(arguments)
     keras.utils.set_random_seed(arguments.seed)
     announce(1, STAGES, "Loading the model")
     model = load_model(arguments)
@@ -53,15 +52,6 @@ def main(arguments):
     if reports.can_plot():
         paths += draw(arguments, profiles, gates)
     announce_end(paths)
-
-
-def check_arguments(arguments):
-    for name in ("window", "sequences"):
-        value = getattr(arguments, name)
-        if value < 1:
-            raise SystemExit(
-                f"--{name} is expected to be at least 1. Received: {value}"
-            )
 
 
 def load_model(arguments):

@@ -38,7 +38,9 @@ def parse_arguments():
         type=pathlib.Path,
         default=pathlib.Path("results/see_attention"),
     )
-    return command_line.parse(parser)
+    arguments = command_line.parse(parser)
+    command_line.check_at_least_one(parser, arguments, "window", "sequences")
+    return arguments
 
 
 def main():

@@ -50,10 +50,7 @@ class Point:
         return [run.measured[measure] for run in self.runs]
 
     def with_spread(self, measure):
-        mean = f"{self.mean(measure):.4f}"
-        if len(self.runs) == 1:
-            return mean
-        return f"{mean} ± {self.spread(measure):.4f}"
+        return reports.with_spread(self._values(measure))
 
 
 def write(arguments, runs):

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from examples.shared import reports
+
 EQUAL_LOSS = 0.01  # nats per token; less is called equal
 EQUAL_TIME = 0.1  # of a ratio; timing on a busy machine tells no more
 
@@ -52,15 +54,10 @@ def describe(options):
 def write(folder, rows, num_tokens, length, samples):
     """Prints everything, writes two files, and returns their paths."""
     table = "\n\n".join([tabulate(rows, num_tokens, length), conclude(rows)])
-    sample_text = "\n".join(
-        f"--- {name}\n{sample}" for name, sample in samples.items()
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "table.md", folder / "samples.txt"]
-    for path, text in zip(paths, (table, sample_text)):
-        path.write_text(text + "\n", encoding="utf-8")
-    print(f"\n{sample_text}\n\n{table}\n")
-    return paths
+    return [
+        reports.write_samples(folder, samples),
+        reports.write_table(folder, table),
+    ]
 
 
 def tabulate(rows, num_tokens, length):
