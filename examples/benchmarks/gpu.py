@@ -16,8 +16,6 @@ for h5py, ml_dtypes and optree) and install it from the folder:
 
     pip download keras --only-binary=:all: --python-version 3.12 -d wheels
     pip install --no-index --find-links wheels keras
-
-and run from the root of the repository with PYTHONPATH=. set.
 """
 
 import argparse
