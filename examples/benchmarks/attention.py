@@ -26,6 +26,8 @@ import os
 import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
@@ -90,8 +92,8 @@ def choose_compile(arguments):
 
 def choose_attentions(arguments):
     """The entries of the table that were asked for."""
-    import attention_peers
-    import attention_table
+    from examples.benchmarks import attention_peers
+    from examples.benchmarks import attention_table
 
     table = (
         *attention_table.ATTENTIONS,
@@ -108,7 +110,7 @@ def choose_attentions(arguments):
 
 
 def make_problems(arguments):
-    from attention_table import Problem
+    from examples.benchmarks.attention_table import Problem
 
     return [
         Problem(
@@ -126,7 +128,7 @@ def make_problems(arguments):
 
 def measure_problem(attentions, problem, arguments):
     """Everything about one problem."""
-    import attention_measuring
+    from examples.benchmarks import attention_measuring
 
     compile = choose_compile(arguments)
     products = attention_measuring.measure_products(
@@ -148,7 +150,7 @@ def measure_memory(attentions, problem, arguments):
     """MB by name; empty if not asked for."""
     if not arguments.memory:
         return {}
-    from attention_memory import grown_megabytes
+    from examples.benchmarks.attention_memory import grown_megabytes
 
     options = ["--backend", arguments.backend]
     if arguments.implementations:
@@ -188,8 +190,8 @@ def print_description(about):
 
 def failures(attentions, refused):
     """Names of what should have worked."""
-    from attention_measuring import FAILED
-    from attention_measuring import WRONG
+    from examples.benchmarks.attention_measuring import FAILED
+    from examples.benchmarks.attention_measuring import WRONG
 
     ours = {x.name for x in attentions if not (x.is_peer or x.may_refuse)}
     return [
@@ -203,7 +205,7 @@ def failures(attentions, refused):
 def main():
     arguments = parse_arguments()
     choose_backend(arguments)
-    import attention_report
+    from examples.benchmarks import attention_report
 
     about, attentions = describe(arguments), choose_attentions(arguments)
     print_description(about)

@@ -12,10 +12,10 @@ import time
 
 import keras
 import numpy as np
-from attention_table import Problem
 from keras import ops
 
 import keras_sa
+from examples.benchmarks.attention_table import Problem
 from keras_sa import backend as keras_backend
 
 # Every attention is right here before it is looked at elsewhere.

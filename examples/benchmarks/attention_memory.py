@@ -11,6 +11,8 @@ import pathlib
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
 STATUS = pathlib.Path("/proc/self/status")
 
 
@@ -41,7 +43,7 @@ def peak_megabytes():
 
 
 def grow(attention, problem, compile):
-    from attention_measuring import Candidate
+    from examples.benchmarks.attention_measuring import Candidate
 
     # Once for a short text: compilers and thread pools take memory as well.
     short = dataclasses.replace(
@@ -60,7 +62,7 @@ def grow(attention, problem, compile):
 
 
 def main():
-    import attention
+    from examples.benchmarks import attention
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
@@ -68,7 +70,7 @@ def main():
     arguments, options = parser.parse_known_args()
     settings = attention.parse_arguments(options)
     attention.choose_backend(settings)
-    from attention_table import Problem
+    from examples.benchmarks.attention_table import Problem
 
     problem = Problem(**json.loads(arguments.problem))
     (chosen,) = (

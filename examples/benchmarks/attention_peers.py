@@ -12,18 +12,18 @@ import itertools
 
 import keras
 import numpy as np
-from attention_table import ROUTED
-from attention_table import SEED
-from attention_table import SLIDING
-from attention_table import SLIDING_LAYER
-from attention_table import TOP_K
-from attention_table import Attention
-from attention_table import LayerCall
-from attention_table import columns
-from attention_table import routed_mask
-from attention_table import sliding_mask
 from keras import ops
 
+from examples.benchmarks.attention_table import ROUTED
+from examples.benchmarks.attention_table import SEED
+from examples.benchmarks.attention_table import SLIDING
+from examples.benchmarks.attention_table import SLIDING_LAYER
+from examples.benchmarks.attention_table import TOP_K
+from examples.benchmarks.attention_table import Attention
+from examples.benchmarks.attention_table import LayerCall
+from examples.benchmarks.attention_table import columns
+from examples.benchmarks.attention_table import routed_mask
+from examples.benchmarks.attention_table import sliding_mask
 from keras_sa.ops import patterns
 from keras_sa.ops.routed.api import routed_blocks
 

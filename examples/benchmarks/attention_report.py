@@ -3,10 +3,10 @@
 import itertools
 import json
 
-from attention_measuring import PASSES
-from attention_measuring import ratio
-from attention_table import FULL
-from gpu_work import print_table
+from examples.benchmarks.attention_measuring import PASSES
+from examples.benchmarks.attention_measuring import ratio
+from examples.benchmarks.attention_table import FULL
+from examples.benchmarks.gpu_work import print_table
 
 HEAD = (
     "attention",

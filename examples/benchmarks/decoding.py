@@ -15,8 +15,12 @@ Read how each row grows; times are medians, and the machine may be busy.
 
 import argparse
 import os
+import pathlib
 import statistics
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 
 def parse_arguments():

@@ -16,8 +16,6 @@ for h5py, ml_dtypes and optree) and install it from the folder:
 
     pip download keras --only-binary=:all: --python-version 3.12 -d wheels
     pip install --no-index --find-links wheels keras
-
-and run from the root of the repository with PYTHONPATH=. set.
 """
 
 import argparse
@@ -32,6 +30,8 @@ import subprocess
 import sys
 import time
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 SECTIONS = (
     "environment",
@@ -84,7 +84,7 @@ class Run:
         return self.report["sections"].setdefault(name, {})
 
     def budget(self, name):
-        from gpu_timing import Budget
+        from examples.benchmarks.gpu_timing import Budget
 
         seconds = self.options.budget_seconds * SHARES[name]
         budget = Budget(seconds - (time.monotonic() - self.start))
@@ -92,7 +92,7 @@ class Run:
         return budget
 
     def stopwatch(self):
-        from gpu_timing import Stopwatch
+        from examples.benchmarks.gpu_timing import Stopwatch
 
         return Stopwatch(self.device, self.is_rehearsal)
 
@@ -191,8 +191,8 @@ def describe_gpu(report):
 
 
 def ceilings(run):
-    from gpu_timing import measure_copy
-    from gpu_timing import measure_products
+    from examples.benchmarks.gpu_timing import measure_copy
+    from examples.benchmarks.gpu_timing import measure_products
 
     report = run.section("ceilings")
     stopwatch = run.stopwatch()
@@ -204,7 +204,7 @@ def ceilings(run):
 
 
 def numerics(run):
-    import gpu_numerics
+    from examples.benchmarks import gpu_numerics
 
     gpu_numerics.run_section(
         run.section("numerics"),
@@ -215,7 +215,7 @@ def numerics(run):
 
 
 def timings(run):
-    import gpu_timings
+    from examples.benchmarks import gpu_timings
 
     gpu_timings.run_section(
         run.section("timings"),
@@ -227,7 +227,7 @@ def timings(run):
 
 
 def decoding(run):
-    import gpu_decoding
+    from examples.benchmarks import gpu_decoding
 
     gpu_decoding.run_section(
         run.section("decoding"),
@@ -239,7 +239,7 @@ def decoding(run):
 
 
 def tiles(run):
-    import gpu_tiles
+    from examples.benchmarks import gpu_tiles
 
     gpu_tiles.run_section(
         run.section("tiles"),
@@ -251,20 +251,20 @@ def tiles(run):
 
 
 def jax(run):
-    import gpu_jax
+    from examples.benchmarks import gpu_jax
 
     gpu_jax.run_section(run.section("jax"), run.budget("jax"), run.is_rehearsal)
 
 
 def roofline(run):
-    import gpu_work
+    from examples.benchmarks import gpu_work
 
     gpu_work.print_counts(
         [(n, d) for d in gpu_work.HEAD_DIMS for n in gpu_work.LENGTHS]
     )
     measured = run.section("ceilings")
     if "flops" in measured:
-        import gpu_report
+        from examples.benchmarks import gpu_report
 
         capability = run.section("environment").get("capability", 90)
         rows = gpu_report.roofline(run.section("timings"), measured, capability)
@@ -273,7 +273,7 @@ def roofline(run):
 
 
 def targets(run):
-    import gpu_report
+    from examples.benchmarks import gpu_report
 
     rows = gpu_report.targets(
         run.section("timings"), run.section("roofline").get("rows", [])
@@ -283,7 +283,7 @@ def targets(run):
 
 
 def paper(run):
-    import gpu_report
+    from examples.benchmarks import gpu_report
 
     gpu_report.print_paper(run.section("timings"))
 

@@ -11,17 +11,18 @@ import dataclasses
 from collections.abc import Callable
 
 import torch
-from gpu_oracle import BOUNDS
-from gpu_oracle import case_visibility
-from gpu_oracle import exact_attention
-from gpu_oracle import full_visibility
-from gpu_oracle import relative_error
-from gpu_oracle import union
 from torch.nn import functional
 from torch.nn.attention import SDPBackend
 from torch.nn.attention import sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.attention.flex_attention import flex_attention
+
+from examples.benchmarks.gpu_oracle import BOUNDS
+from examples.benchmarks.gpu_oracle import case_visibility
+from examples.benchmarks.gpu_oracle import exact_attention
+from examples.benchmarks.gpu_oracle import full_visibility
+from examples.benchmarks.gpu_oracle import relative_error
+from examples.benchmarks.gpu_oracle import union
 
 FLEX_BLOCK = 128
 SAMPLED_ROWS = 64

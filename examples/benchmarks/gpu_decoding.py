@@ -10,11 +10,12 @@ import dataclasses
 import traceback
 
 import torch
-from gpu_oracle import BOUNDS
-from gpu_oracle import relative_error
-from gpu_timing import rotation
-from gpu_work import print_table
 from torch.nn import functional
+
+from examples.benchmarks.gpu_oracle import BOUNDS
+from examples.benchmarks.gpu_oracle import relative_error
+from examples.benchmarks.gpu_timing import rotation
+from examples.benchmarks.gpu_work import print_table
 
 HEADS, KV_HEADS, HEAD_DIM, NEIGHBORS = 32, 8, 128, 256
 LENGTHS = (2048, 8192, 32768, 131072)

@@ -9,12 +9,15 @@ Letters: `n` tokens, `H` heads, `D` head dim.
 import importlib.util
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
 import threading
 import time
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 CASES = (
     "sliding-left_sinks",

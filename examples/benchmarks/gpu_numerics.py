@@ -9,10 +9,13 @@ it prints a line of JSON per task.
 import concurrent.futures
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 DTYPES = ("bfloat16", "float32", "float16")
 # bfloat16 products are wrong in Triton's interpreter.
@@ -91,9 +94,9 @@ def check_case(case, dtype, device):
     """Errors of one case: those of the kernels, those of dense float32, and
     whether they are within the bounds."""
     import torch
-    from gpu_oracle import is_within
-    from gpu_oracle import relative_error
 
+    from examples.benchmarks.gpu_oracle import is_within
+    from examples.benchmarks.gpu_oracle import relative_error
     from keras_sa import testing
 
     inputs = testing.make_inputs(case, dtype)
@@ -118,8 +121,9 @@ def check_case(case, dtype, device):
 def run_oracle(case, inputs, dtype, device):
     """What the oracle returns, by name."""
     import torch
-    from gpu_oracle import case_visibility
-    from gpu_oracle import exact_attention
+
+    from examples.benchmarks.gpu_oracle import case_visibility
+    from examples.benchmarks.gpu_oracle import exact_attention
 
     def tensor(x):
         return None if x is None else torch.as_tensor(x, device=device)

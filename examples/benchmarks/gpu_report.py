@@ -3,14 +3,14 @@
 Letters: `n` tokens, `H` query heads, `K` key/value heads, `D` head dim.
 """
 
-import gpu_attentions as attentions
-from gpu_timings import PASSES
-from gpu_timings import fastest_full
-from gpu_work import Ceilings
-from gpu_work import count_work
-from gpu_work import make_problem
-from gpu_work import print_table
-from gpu_work import sliding_problem
+from examples.benchmarks import gpu_attentions as attentions
+from examples.benchmarks.gpu_timings import PASSES
+from examples.benchmarks.gpu_timings import fastest_full
+from examples.benchmarks.gpu_work import Ceilings
+from examples.benchmarks.gpu_work import count_work
+from examples.benchmarks.gpu_work import make_problem
+from examples.benchmarks.gpu_work import print_table
+from examples.benchmarks.gpu_work import sliding_problem
 
 LEAST_OF_ROOFLINE, MOST_OVER_SLIDING, LEAST_OVER_FLEX = 0.5, 1.1, 1.3
 LEAST_OVER_FULL = {32768: 28.0, 2048: 1.5}

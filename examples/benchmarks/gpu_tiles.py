@@ -11,9 +11,10 @@ import dataclasses
 import traceback
 
 import torch
-from gpu_attentions import Shape
-from gpu_timing import rotation
-from gpu_work import print_table
+
+from examples.benchmarks.gpu_attentions import Shape
+from examples.benchmarks.gpu_timing import rotation
+from examples.benchmarks.gpu_work import print_table
 
 # Slots owned and visited, warps, stages.
 CANDIDATES = {

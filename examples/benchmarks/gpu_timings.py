@@ -9,11 +9,12 @@ Letters: `n` tokens, `H` query heads, `K` key/value heads, `D` head dim.
 import dataclasses
 import traceback
 
-import gpu_attentions as attentions
 import torch
-from gpu_attentions import Shape
-from gpu_timing import rotation
-from gpu_work import print_table
+
+from examples.benchmarks import gpu_attentions as attentions
+from examples.benchmarks.gpu_attentions import Shape
+from examples.benchmarks.gpu_timing import rotation
+from examples.benchmarks.gpu_work import print_table
 
 PASSES = ("forward", "forward + backward")
 # What has lengths of its own: compiling takes long, or little is to be learnt.

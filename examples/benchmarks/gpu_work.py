@@ -16,6 +16,10 @@ import argparse
 import dataclasses
 import itertools
 import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 INT32 = FLOAT32 = 4  # bytes
 

@@ -15,7 +15,10 @@ import itertools
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import triton
 from triton.backends.compiler import GPUTarget

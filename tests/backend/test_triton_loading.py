@@ -15,9 +15,7 @@ pytestmark = [
     for package in ("tensorflow", "triton")
 ]
 COMPILE = """
-import sys
-sys.path.append("examples")
-from benchmarks import kernel_resources
+from examples.benchmarks import kernel_resources
 problem = kernel_resources.make_problem(64, "bfloat16", 80)
 print(kernel_resources.compile_kernel("forward", problem, "bfloat16"))
 """

@@ -4,10 +4,10 @@ import sys
 
 import numpy as np
 import pytest
-from example_runs import EXAMPLES
+from example_runs import ROOT
+from example_runs import TINY_MODEL
 
-# The modules that the examples share are imported by their plain names.
-sys.path.append(str(EXAMPLES))
+sys.path.insert(0, str(ROOT))  # of `examples`
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +32,9 @@ def text_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_preset(tmp_path_factory):
     """A folder with a random model of bytes, which compiles fast."""
-    import small_model
+    from examples.shared import small_model
 
     folder = tmp_path_factory.mktemp("tiny") / "preset"
-    causal_lm = small_model.build(
-        num_layers=1,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        hidden_dim=16,
-        intermediate_dim=16,
-    )
+    causal_lm = small_model.build(**TINY_MODEL)
     causal_lm.save_to_preset(str(folder))
     return folder

@@ -12,6 +12,15 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
+TINY_MODEL = {  # of bytes; compiles fast
+    "num_layers": 1,
+    "num_query_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "hidden_dim": 16,
+    "intermediate_dim": 16,
+}
+
 
 def slow_where_compiled(test):
     """Marks a test slow where each of many models takes seconds to compile."""

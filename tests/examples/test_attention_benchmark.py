@@ -3,25 +3,20 @@
 import dataclasses
 import functools
 import json
-import sys
 
 import keras
 import numpy as np
 import pytest
-from example_runs import EXAMPLES
 from example_runs import run_to_the_end
 from keras import ops
 
+from examples.benchmarks import attention_measuring
+from examples.benchmarks import attention_memory
+from examples.benchmarks import attention_peers
+from examples.benchmarks import attention_report
+from examples.benchmarks import attention_table
 from keras_sa import backend as kb
 from keras_sa import ops as sa_ops
-
-sys.path.append(str(EXAMPLES / "benchmarks"))
-
-import attention_measuring
-import attention_memory
-import attention_peers
-import attention_report
-import attention_table
 
 PROBLEM = attention_table.Problem(
     batch=1, length=128, heads=2, head_dim=8, window=16

@@ -1,8 +1,9 @@
 """The text of the examples: whole files are held out, by their names."""
 
-import byte_text
 import numpy as np
 import pytest
+
+from examples.shared import byte_text
 
 
 def test_files_are_held_out_by_name(text_folder):

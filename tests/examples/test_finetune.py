@@ -10,7 +10,7 @@ from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
 
-NAME = "finetune"
+NAME = "finetune/run"
 
 
 @pytest.fixture

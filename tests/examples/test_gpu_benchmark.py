@@ -2,20 +2,15 @@
 
 import dataclasses
 import json
-import sys
 
 import keras
 import numpy as np
 import pytest
-from example_runs import EXAMPLES
 from example_runs import run_to_the_end
 
+from examples.benchmarks import gpu_work
 from keras_sa import testing
 from keras_sa.ops import patterns
-
-sys.path.append(str(EXAMPLES / "benchmarks"))
-
-import gpu_work
 
 needs_torch = pytest.mark.skipif(
     keras.config.backend() != "torch",
@@ -172,9 +167,10 @@ def test_rehearsal(tmp_path):
     ids=str,
 )
 def test_oracle_is_that_of_the_tests(case):
-    import gpu_numerics
     import torch
-    from gpu_oracle import relative_error
+
+    from examples.benchmarks import gpu_numerics
+    from examples.benchmarks.gpu_oracle import relative_error
 
     inputs = testing.make_inputs(case)
     expected = testing.oracle(case, inputs)
@@ -187,8 +183,9 @@ def test_oracle_is_that_of_the_tests(case):
 @needs_torch
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_wrong_attention_is_found(is_whole):
-    import gpu_attentions
     import torch
+
+    from examples.benchmarks import gpu_attentions
 
     shape = gpu_attentions.Shape(70, 16, heads=2, kv_heads=1, window=20)
     attentions = gpu_attentions.Attentions(shape, "cpu", torch.float32)
@@ -205,8 +202,9 @@ def test_a_wrong_attention_is_found(is_whole):
 @needs_torch
 def test_stopwatch_of_a_gpu(monkeypatch):
     """Its calls, with a clock of our own in place of a GPU's."""
-    import gpu_timing
     import torch
+
+    from examples.benchmarks import gpu_timing
 
     now = [0.0]
 
@@ -240,8 +238,9 @@ def test_stopwatch_of_a_gpu(monkeypatch):
 @pytest.mark.parametrize("length", [128, 300, 1024])
 def test_blocks_of_the_rival_cover_the_window(length):
     """FlexAttention skips the blocks that its mask does not name."""
-    import gpu_attentions
     import torch
+
+    from examples.benchmarks import gpu_attentions
 
     shape = gpu_attentions.Shape(length, 16)
     order = torch.randperm(length)

@@ -1,21 +1,19 @@
 """Runs outlive their process, and count where their settings are the same."""
 
-import dataclasses
 import json
 import pathlib
 
 import pytest
-from kept_runs import KeptRuns
 
-
-@dataclasses.dataclass
-class Run:
-    name: str
-    seed: int | None
-    losses: list
-
+from examples.shared.kept_runs import KeptRuns
+from examples.shared.kept_runs import Run
 
 SETTINGS = {"length": 8, "text": pathlib.Path("folder"), "range": (1, 2)}
+
+
+def run_of(seed, losses, attention="a"):
+    options = {"mode": "full"}
+    return Run(attention, seed, options, 4.5, 1.0, {"losses": losses})
 
 
 @pytest.fixture
@@ -24,27 +22,27 @@ def path(tmp_path):
 
 
 def test_finds_what_was_added_in_another_process(path):
-    kept = [Run("a", 0, [1.0]), Run("a", None, [2.0]), Run("b", 0, [3.0])]
+    kept = [run_of(0, [1.0]), run_of(None, [2.0]), run_of(0, [3.0], "b")]
     for run in kept:
-        KeptRuns(path, Run, SETTINGS).add(run)
-    runs = KeptRuns(path, Run, SETTINGS)
-    assert runs.find(name="a", seed=None) == kept[1]
-    assert runs.find(name="b") == kept[2]
-    assert runs.find(name="b", seed=1) is None
+        KeptRuns(path, SETTINGS).add(run)
+    runs = KeptRuns(path, SETTINGS)
+    assert runs.find(attention="a", seed=None) == kept[1]
+    assert runs.find(attention="b") == kept[2]
+    assert runs.find(attention="b", seed=1) is None
 
 
 def test_other_settings_have_their_own(path):
-    first = Run("a", 0, [1.0])
-    KeptRuns(path, Run, SETTINGS).add(first)
-    others = KeptRuns(path, Run, {**SETTINGS, "length": 9})
-    assert others.find(name="a") is None
-    others.add(Run("a", 0, [2.0]))
-    assert KeptRuns(path, Run, SETTINGS).find(name="a") == first
+    first = run_of(0, [1.0])
+    KeptRuns(path, SETTINGS).add(first)
+    others = KeptRuns(path, {**SETTINGS, "length": 9})
+    assert others.find(attention="a") is None
+    others.add(run_of(0, [2.0]))
+    assert KeptRuns(path, SETTINGS).find(attention="a") == first
 
 
 def test_an_interruption_costs_no_earlier_run(path, monkeypatch):
-    runs = KeptRuns(path, Run, SETTINGS)
-    runs.add(Run("a", 0, [1.0]))
+    runs = KeptRuns(path, SETTINGS)
+    runs.add(run_of(0, [1.0]))
     before = path.read_text()
 
     def interrupt(*args, **kwargs):
@@ -52,5 +50,5 @@ def test_an_interruption_costs_no_earlier_run(path, monkeypatch):
 
     monkeypatch.setattr(json, "dumps", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        runs.add(Run("b", 0, [2.0]))
+        runs.add(run_of(0, [2.0], "b"))
     assert path.read_text() == before

@@ -11,7 +11,9 @@ from keras_sa.triton import launch as triton_launch
 if not triton_loading.is_installed():
     pytest.skip("Triton is not installed", allow_module_level=True)
 triton_loading.load()
-kernel_resources = importlib.import_module("benchmarks.kernel_resources")
+kernel_resources = importlib.import_module(
+    "examples.benchmarks.kernel_resources"
+)
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch",

@@ -3,11 +3,12 @@
 import argparse
 
 import keras_hub
-import language_model
 import numpy as np
 import pytest
 from keras import ops
-from language_model import LanguageModel
+
+from examples.shared import language_model
+from examples.shared.language_model import LanguageModel
 
 LENGTH = 8
 TEXT = b"the thing in there: the end of it"

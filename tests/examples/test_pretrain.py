@@ -7,23 +7,23 @@ import subprocess
 import sys
 import time
 
-import byte_text
 import keras
 import numpy as np
-import pretrain_batches
 import pytest
 from example_runs import EXAMPLES
 from example_runs import ROOT
 from example_runs import run_example
 from example_runs import run_to_the_end
-from language_model import LanguageModel
-from pretrain_documents import Files
-from pretrain_tokenizer import Bytes
 from test_pretrain_training import read_log
 
+from examples.pretrain.batches import held_out_examples
+from examples.pretrain.documents import Files
+from examples.pretrain.tokenizing import Bytes
+from examples.shared import byte_text
+from examples.shared.language_model import LanguageModel
 from keras_sa import hub
 
-NAME = "pretrain"
+NAME = "pretrain/run"
 
 
 DATA_PARALLEL = ("--data-parallel",) * (keras.config.backend() == "jax")
@@ -94,9 +94,7 @@ def check_loss(causal_lm, text_folder, folder):
     """The preset has the attention and the held-out loss of the run."""
     assert hub.current_swap(causal_lm).patterns[0].window_size == 6
     _, paths = byte_text.split_files(text_folder)
-    examples = pretrain_batches.held_out_examples(
-        Files(paths, text_folder), Bytes(), 32, 4, 2
-    )
+    examples = held_out_examples(Files(paths, text_folder), Bytes(), 32, 4, 2)
     model = LanguageModel(causal_lm)
     model.compile(seed=0)
     expected = summary_of(folder)["held_out_loss"]

@@ -3,10 +3,12 @@
 import json
 
 import numpy as np
-import pretrain_batches
 import pytest
-from pretrain_checkpoint import with_tuples
-from pretrain_tokenizer import Bytes
+
+from examples.pretrain.batches import held_out_examples
+from examples.pretrain.batches import training_batches
+from examples.pretrain.checkpoint import with_tuples
+from examples.pretrain.tokenizing import Bytes
 
 LENGTH = 15
 # Of all lengths, with texts that tell where they come from.
@@ -15,9 +17,7 @@ END = b"\0"
 
 
 def batches(seed=0, shuffle_buffer=7):
-    return pretrain_batches.training_batches(
-        DOCUMENTS, Bytes(), LENGTH, 3, seed, shuffle_buffer
-    )
+    return training_batches(DOCUMENTS, Bytes(), LENGTH, 3, seed, shuffle_buffer)
 
 
 def rows(iterator, count):
@@ -69,20 +69,16 @@ def test_the_state_is_exact(place):
 
 
 def test_held_out_sequences_are_whole_and_the_same():
-    inputs, targets = pretrain_batches.held_out_examples(
+    inputs, targets = held_out_examples(
         DOCUMENTS, Bytes(), LENGTH, 1000, batch_size=4
     )
     tokens = sum(len(document) + 1 for document in DOCUMENTS)
     whole = tokens // (LENGTH + 1)
     assert len(targets) == whole // 4 * 4
-    again, _ = pretrain_batches.held_out_examples(
-        DOCUMENTS, Bytes(), LENGTH, 8, batch_size=4
-    )
+    again, _ = held_out_examples(DOCUMENTS, Bytes(), LENGTH, 8, batch_size=4)
     np.testing.assert_array_equal(again["token_ids"], inputs["token_ids"][:8])
 
 
 def test_too_few_held_out_tokens_are_explained():
     with pytest.raises(SystemExit, match="a batch of 4 sequences"):
-        pretrain_batches.held_out_examples(
-            DOCUMENTS[:2], Bytes(), LENGTH, 8, batch_size=4
-        )
+        held_out_examples(DOCUMENTS[:2], Bytes(), LENGTH, 8, batch_size=4)

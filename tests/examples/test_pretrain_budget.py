@@ -3,12 +3,12 @@
 import argparse
 import math
 
-import pretrain_budget
-import pretrain_model
 import pytest
-from pretrain_sizes import SIZES
-from pretrain_sizes import Shape
 
+from examples.pretrain import budget
+from examples.pretrain.model import build_model
+from examples.pretrain.sizes import SIZES
+from examples.pretrain.sizes import Shape
 from keras_sa import hub
 
 SHAPE = Shape(
@@ -24,25 +24,25 @@ VOCABULARY = 50
 
 def test_parameters_are_those_of_the_tiny_model():
     shape = SIZES["tiny"].shape
-    model = pretrain_model.build(shape, 256, "float32")
-    assert pretrain_budget.num_parameters(shape, 256) == model.count_params()
+    model = build_model(shape, 256, "float32")
+    assert budget.num_parameters(shape, 256) == model.count_params()
 
 
 def test_parameters_of_gates_are_counted():
-    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    model = build_model(SHAPE, VOCABULARY, "float32")
     hub.swap_attention(model, "small_world", window_size=4, layers=[0, 2])
-    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 4)
+    counted = budget.num_parameters(SHAPE, VOCABULARY, 4)
     assert counted == model.count_params()
 
 
 def test_every_matrix_is_two_flops_per_entry():
-    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    model = build_model(SHAPE, VOCABULARY, "float32")
     hub.swap_attention(model, "small_world", window_size=4, layers=[1])
     # The embedding is a look-up at the beginning and a product at the end.
     weights = [v for v in model.trainable_variables if v.name != "bias"]
     matrices = [v for v in weights if len(v.shape) > 1]
     entries = sum(math.prod(v.shape) for v in matrices)
-    flops = pretrain_budget.forward_flops_per_token(
+    flops = budget.forward_flops_per_token(
         SHAPE, VOCABULARY, [0, 0, 0], num_gated_paths=2
     )
     assert flops == 2 * entries
@@ -51,7 +51,7 @@ def test_every_matrix_is_two_flops_per_entry():
 def test_attention_is_scores_and_values_by_visible_keys():
     keys = [10, 20, 5]
     without, with_keys = (
-        pretrain_budget.forward_flops_per_token(SHAPE, VOCABULARY, k)
+        budget.forward_flops_per_token(SHAPE, VOCABULARY, k)
         for k in ([0, 0, 0], keys)
     )
     heads = SHAPE.num_query_heads * SHAPE.head_dim
@@ -77,33 +77,33 @@ def arguments(**changes):
 
 def test_layers_take_turns():
     modes = ["full", "small_world", "full"]
-    keys = pretrain_budget.visible_keys_of_layers(arguments(), modes)
+    keys = budget.visible_keys_of_layers(arguments(), modes)
     assert keys[0] == keys[2] == 33 / 2
     assert keys[1] < keys[0]
-    assert pretrain_budget.count_gated_paths(arguments(), modes) == 2
+    assert budget.count_gated_paths(arguments(), modes) == 2
     softmax = arguments(merge="softmax")
-    assert pretrain_budget.count_gated_paths(softmax, modes) == 0
+    assert budget.count_gated_paths(softmax, modes) == 0
 
 
 def test_a_window_has_one_gate():
-    model = pretrain_model.build(SHAPE, VOCABULARY, "float32")
+    model = build_model(SHAPE, VOCABULARY, "float32")
     hub.swap_attention(model, "sliding_window", window_size=4, merge="gate")
     modes = ["sliding_window"] * SHAPE.num_layers
-    gated = pretrain_budget.count_gated_paths(arguments(), modes)
-    counted = pretrain_budget.num_parameters(SHAPE, VOCABULARY, gated)
+    gated = budget.count_gated_paths(arguments(), modes)
+    counted = budget.num_parameters(SHAPE, VOCABULARY, gated)
     assert counted == model.count_params()
 
 
 def test_the_report_adds_up():
-    lines = pretrain_budget.report(arguments(), SHAPE, VOCABULARY)
-    parameters = pretrain_budget.num_parameters(SHAPE, VOCABULARY, 2)
+    lines = budget.report(arguments(), SHAPE, VOCABULARY)
+    parameters = budget.num_parameters(SHAPE, VOCABULARY, 2)
     assert lines[0] == f"parameters: {parameters:,}"
     assert lines[1] == "tokens: 1,920 in 10 steps of 192"
 
 
 @pytest.mark.parametrize("accumulation, copies", [(1, 4), (2, 5)])
 def test_memory_of_float32_is_copies_of_the_weights(accumulation, copies):
-    needed = pretrain_budget.memory(
+    needed = budget.memory(
         SHAPE,
         VOCABULARY,
         1000,

@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from pretrain_checkpoint import Checkpoints
-from pretrain_checkpoint import write_whole
+
+from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.checkpoint import write_whole
 
 
 def make_model(units=3):

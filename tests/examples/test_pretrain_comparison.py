@@ -5,7 +5,6 @@ import dataclasses
 import shlex
 
 import numpy as np
-import pretrain_comparison_report
 import pytest
 from example_runs import numbers_in
 from example_runs import run_example
@@ -13,7 +12,9 @@ from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
 
-NAME = "pretrain_comparison"
+from examples.pretrain import comparison_report
+
+NAME = "pretrain/compare"
 
 
 def options_of(text_folder, output):
@@ -41,7 +42,7 @@ def test_makes_every_run_once(text_folder, tmp_path):
     assert told == [pytest.approx(float(runs[0]["loss"]), abs=1e-4)]
     # What is written down is the run.
     script, *words = shlex.split(runs[1]["command"])[1:]
-    assert script.endswith("pretrain.py")
+    assert script.endswith("pretrain/run.py")
     assert words[words.index("--local-window") + 1] == "3"
     figure = tmp_path / "loss_by_attention.png"
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -52,7 +53,7 @@ def test_makes_every_run_once(text_folder, tmp_path):
     [
         (("--seed", "1"), "--seed is expected not to be given"),
         (("--jobs", "0"), "--jobs is expected to be at least 1"),
-        # Of pretrain.py, which the first run tells.
+        # Of run.py, which the first run tells.
         (("--steps", "0"), "--steps is expected to be at least 1"),
     ],
 )
@@ -105,14 +106,14 @@ def results_of(**losses):
         for name, its_losses in losses.items()
         for seed, loss in enumerate(its_losses)
     ]
-    return runs, pretrain_comparison_report.Results(runs, length=8)
+    return runs, comparison_report.Results(runs, length=8)
 
 
 def test_losses_are_compared_seed_by_seed():
     _, results = results_of(
         full=[1.0, 2.0], sliding_window=[1.5, 2.25], small_world=[1.25, 2.5]
     )
-    row = pretrain_comparison_report.tabulate(results).splitlines()[-1]
+    row = comparison_report.tabulate(results).splitlines()[-1]
     mean, deviation, above, its_deviation = numbers_in(row.split("|")[4:6])
     assert (mean, above) == (1.875, 0.375)
     assert deviation == pytest.approx(np.std([1.25, 2.5], ddof=1), abs=1e-4)
@@ -121,18 +122,18 @@ def test_losses_are_compared_seed_by_seed():
 
 def test_questions_are_answered_by_the_seeds():
     _, results = results_of(sliding_window=[1.5, 2.25], small_world=[1.25, 2.5])
-    *_, row = pretrain_comparison_report.answer(results).splitlines()
+    *_, row = comparison_report.answer(results).splitlines()
     assert "+0.0000 ± 0.3536" in row  # -0.25, +0.25
     assert "1 of 2, 1 of 2 seeds" in row
     _, alone = results_of(sliding_window=[1.5])
-    assert pretrain_comparison_report.answer(alone) == ""
+    assert comparison_report.answer(alone) == ""
 
 
 def test_gates_are_means_over_seeds():
     runs, results = results_of(small_world=[1.0, 1.0])
     runs[0].gates, runs[1].gates = [[0.2, 0.6]], [[0.4, 0.8]]
-    results = pretrain_comparison_report.Results(runs, length=8)
-    table = pretrain_comparison_report.tabulate_gates(results)
+    results = comparison_report.Results(runs, length=8)
+    table = comparison_report.tabulate_gates(results)
     assert table.endswith("| small_world | 0.30 / 0.70 | 0.30 / 0.70 |")
     _, without = results_of(full=[1.0])
-    assert pretrain_comparison_report.tabulate_gates(without) == ""
+    assert comparison_report.tabulate_gates(without) == ""

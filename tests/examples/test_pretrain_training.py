@@ -4,30 +4,26 @@ import csv
 
 import keras
 import numpy as np
-import pretrain_batches
-import pretrain_gates
-import pretrain_model
-import pretrain_optimizer
 import pytest
+from example_runs import TINY_MODEL
 from keras import ops
-from pretrain_checkpoint import Checkpoints
-from pretrain_log import TIMING
-from pretrain_log import CsvLog
-from pretrain_sizes import Shape
-from pretrain_tokenizer import Bytes
-from pretrain_training import Plan
-from pretrain_training import Training
 
+from examples.pretrain.batches import held_out_examples
+from examples.pretrain.batches import training_batches
+from examples.pretrain.checkpoint import Checkpoints
+from examples.pretrain.log import TIMING
+from examples.pretrain.log import CsvLog
+from examples.pretrain.log import mean_gates
+from examples.pretrain.model import build_model
+from examples.pretrain.optimizer import compile_for_training
+from examples.pretrain.optimizer import is_decayed
+from examples.pretrain.sizes import Shape
+from examples.pretrain.tokenizing import Bytes
+from examples.pretrain.training import Plan
+from examples.pretrain.training import Training
 from keras_sa import hub
 
-SHAPE = Shape(
-    num_layers=1,
-    num_query_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    hidden_dim=16,
-    intermediate_dim=16,
-)
+SHAPE = Shape(**TINY_MODEL)
 LENGTH = 12
 ACCUMULATION = 2
 PLAN = Plan(
@@ -45,11 +41,11 @@ DOCUMENTS = [f"number {index} of many, " * index for index in range(12)]
 def make_model():
     """With seeds that advance, gates, and gradients that add up."""
     keras.utils.set_random_seed(0)
-    model = pretrain_model.build(SHAPE, 256, "float32")
+    model = build_model(SHAPE, 256, "float32")
     swap = hub.swap_attention(
         model, "small_world", window_size=4, gate_bias=(0, 0), seed=0
     )
-    pretrain_optimizer.compile_for_training(
+    compile_for_training(
         model,
         steps=PLAN.steps,
         warmup_steps=2,
@@ -62,7 +58,7 @@ def make_model():
 
 
 def make_batches():
-    return pretrain_batches.training_batches(
+    return training_batches(
         DOCUMENTS, Bytes(), LENGTH, PLAN.batch_size, 0, shuffle_buffer=5
     )
 
@@ -86,9 +82,7 @@ class Stopping:
 
 def train(folder, batches):
     """The variables at the end, and the rows of the log."""
-    held_out = pretrain_batches.held_out_examples(
-        DOCUMENTS, Bytes(), LENGTH, 4, PLAN.batch_size
-    )
+    held_out = held_out_examples(DOCUMENTS, Bytes(), LENGTH, 4, PLAN.batch_size)
     model, gates = make_model()
     training = Training(
         model, gates, batches, held_out, PLAN, Checkpoints(folder / "kept")
@@ -155,7 +149,7 @@ def test_matrices_decay_and_nothing_else():
     decayed = {
         v.path.split("/")[-2]
         for v in model.trainable_variables
-        if pretrain_optimizer.is_decayed(v)
+        if is_decayed(v)
     }
     assert decayed == {
         *("query", "key", "value", "attention_output"),
@@ -178,10 +172,10 @@ def test_gates_are_means_over_heads(tmp_path):
 
 
 def test_layers_without_a_random_path_count_for_the_local_one():
-    means = pretrain_gates.mean_by_name([[0.2, 0.4], [0.8]])
+    means = mean_gates([[0.2, 0.4], [0.8]])
     assert means == {"stochastic_gate": 0.2, "local_gate": pytest.approx(0.6)}
-    assert pretrain_gates.mean_by_name([[0.8]]) == {"local_gate": 0.8}
-    assert pretrain_gates.mean_by_name([]) == {}
+    assert mean_gates([[0.8]]) == {"local_gate": 0.8}
+    assert mean_gates([]) == {}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):

@@ -3,12 +3,14 @@
 import math
 
 import pytest
-import quickstart_report
 from example_runs import numbers_in
 from example_runs import run_to_the_end
 from example_runs import table_rows
-from quickstart_report import Result
 
+from examples.quickstart import report
+from examples.quickstart.report import Result
+
+NAME = "quickstart/run"
 COMPARED = (
     "none (token frequencies)",
     "full",
@@ -32,7 +34,7 @@ def options(text_folder, tiny_preset):
 
 # One test: its run takes longest.
 def test_writes_what_it_promises(options, tmp_path):
-    printed = run_to_the_end("quickstart", *options, "--output", tmp_path)
+    printed = run_to_the_end(NAME, *options, "--output", tmp_path)
     for stage in range(1, 6):
         assert f"[{stage}/5" in printed
     for path in tmp_path.iterdir():
@@ -81,7 +83,7 @@ def test_conclusions_follow_the_numbers():
         (r, result(r.name, 32, r.mean - gain))
         for r, gain in ((full, 0.1), (sparse[3], 0.2), (sparse[4], 0.2))
     ]
-    told = quickstart_report.conclude(full, sparse, tuned)
+    told = report.conclude(full, sparse, tuned)
     assert "stochastic: an equal loss at 32; a higher loss at 16 keys" in told
     assert "block_routed: a lower loss at 16; an equal loss at 32 keys" in told
     assert "changes by -0.3000" in told
@@ -96,9 +98,7 @@ def test_the_seed_decides_the_table(options, tmp_path, backend):
     tables = []
     for run, seed in enumerate((0, 0, 1)):
         output = tmp_path / str(run)
-        run_to_the_end(
-            "quickstart", *options, "--output", output, "--seed", seed
-        )
+        run_to_the_end(NAME, *options, "--output", output, "--seed", seed)
         tables.append(table_rows(output / "table.md"))
     assert tables[0] == tables[1]
     assert tables[0] != tables[2]

@@ -9,6 +9,7 @@ from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
 
+NAME = "recall/run"
 TINY = (
     *("--length", "24", "--short-steps", "0", "--steps", "2"),
     *("--tokens-per-batch", "96", "--num-examples", "50"),
@@ -33,7 +34,7 @@ def check_table(folder, attentions):
 # One test, so that runs are there to go on from.
 def test_trains_reports_and_goes_on(tmp_path):
     options = (*TINY, "--output", tmp_path, "--seeds", "0", "--attentions")
-    printed = run_to_the_end("recall", *options, "full", "sliding_window")
+    printed = run_to_the_end(NAME, *options, "full", "sliding_window")
     assert "sliding windows reach 3 tokens back. From 8 tokens on" in printed
     check_table(tmp_path, ["full", "sliding_window"])
     figure = tmp_path / "accuracy_by_distance.png"
@@ -41,14 +42,14 @@ def test_trains_reports_and_goes_on(tmp_path):
     before = entries_of(tmp_path)
 
     random = ("full", "small_world")
-    run_to_the_end("recall", *options, *random)
+    run_to_the_end(NAME, *options, *random)
     check_table(tmp_path, random)
     after = entries_of(tmp_path)
     assert after[:-1] == before
     assert after[-1]["run"]["attention"] == "small_world"
 
     # Other settings: runs of their own.
-    run_to_the_end("recall", *options, "full", "--short-steps", "1")
+    run_to_the_end(NAME, *options, "full", "--short-steps", "1")
     entries = entries_of(tmp_path)
     assert entries[:-1] == after
     assert entries[-1]["settings"]["short_steps"] == 1
@@ -56,7 +57,7 @@ def test_trains_reports_and_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_every_attention(tmp_path):
-    run_to_the_end("recall", *TINY, "--seeds", "0", "--output", tmp_path)
+    run_to_the_end(NAME, *TINY, "--seeds", "0", "--output", tmp_path)
     check_table(
         tmp_path,
         (

@@ -3,7 +3,8 @@
 import argparse
 
 import pytest
-from recall_tasks import TASKS
+
+from examples.recall.tasks import TASKS
 
 ARGUMENTS = argparse.Namespace(
     vocabulary_size=17, num_pairs=3, num_queries=2, string_length=5

@@ -3,14 +3,16 @@
 import math
 
 import pytest
-import small_model
+from example_runs import TINY_MODEL
 from example_runs import numbers_in
 from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
 
+from examples.shared import small_model
 from keras_sa import hub
 
+NAME = "studies/see_attention/run"
 GATED = [
     {"mode": "small_world", "window_size": 8},
     {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
@@ -30,19 +32,10 @@ def options(text_folder, tmp_path):
 
 @slow_where_compiled
 def test_a_preset_comes_with_its_gates(options, tmp_path):
-    causal_lm = small_model.build(
-        num_layers=3,
-        num_query_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        hidden_dim=16,
-        intermediate_dim=16,
-    )
+    causal_lm = small_model.build(**TINY_MODEL | {"num_layers": 3})
     hub.swap_attention(causal_lm, GATED, seed=0)
     hub.save_to_preset(causal_lm, tmp_path / "preset")
-    printed = run_to_the_end(
-        "see_attention", *options, "--preset", tmp_path / "preset"
-    )
+    printed = run_to_the_end(NAME, *options, "--preset", tmp_path / "preset")
     assert "AttentionSwap(mode='small_world', window_size=8" in printed
     head, *rows = table_rows(tmp_path / "seen" / "table.md")
     rows, (alike, distances, *shares) = rows[:3], rows[3:]
@@ -77,7 +70,7 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
 
 @pytest.mark.slow
 def test_any_other_preset_is_seen_as_it_is(options, tiny_preset, tmp_path):
-    printed = run_to_the_end("see_attention", *options, "--preset", tiny_preset)
+    printed = run_to_the_end(NAME, *options, "--preset", tiny_preset)
     assert "its own attention" in printed
     head, row, *_ = table_rows(tmp_path / "seen" / "table.md")
     assert head[-1] == "total"

@@ -2,11 +2,12 @@
 
 import re
 
-import byte_text
 import numpy as np
 import pytest
-import small_model
-from language_model import LanguageModel
+
+from examples.shared import byte_text
+from examples.shared import small_model
+from examples.shared.language_model import LanguageModel
 
 LENGTH = 512  # what it was trained on
 NUM_SEQUENCES = 4

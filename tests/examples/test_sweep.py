@@ -5,26 +5,27 @@ import json
 import math
 import types
 
-import byte_text
 import keras_hub
 import numpy as np
 import pytest
-import reports
-import small_model
-import sweep_report
-from attentions import ATTENTIONS
-from attentions import TRAINING_FREE
-from attentions import options_at
 from example_runs import numbers_in
 from example_runs import run_example
 from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
-from sweep_run import Run
 
+from examples.shared import byte_text
+from examples.shared import reports
+from examples.shared import small_model
+from examples.shared.attentions import ATTENTIONS
+from examples.shared.attentions import TRAINING_FREE
+from examples.shared.attentions import options_at
+from examples.shared.kept_runs import Run
+from examples.studies.sweep import report
 from keras_sa import hub
 from keras_sa.evaluation import evaluate_documents
 
+NAME = "studies/sweep/run"
 LENGTH, SEQUENCES = 16, 4
 BUDGET, COVERING = 4, 100
 
@@ -65,7 +66,7 @@ def test_measures_reports_and_goes_on(preset, text_folder, tmp_path):
         *("--length", LENGTH, "--sequences", SEQUENCES),
         *("--visible-keys", BUDGET, COVERING),
     )
-    run_to_the_end("sweep", *options, "--seeds", "0", "1", "1")
+    run_to_the_end(NAME, *options, "--seeds", "0", "1", "1")
     sparse = [name for name in TRAINING_FREE if name != "full"]
     check_table(tmp_path, ["full", *sparse, *sparse])
     before, losses = entries_of(tmp_path), losses_of(tmp_path)
@@ -73,7 +74,7 @@ def test_measures_reports_and_goes_on(preset, text_folder, tmp_path):
     check_against_evaluation(losses, preset, text_folder)
 
     names = ("--attentions", "sliding_window", "stochastic")
-    run_to_the_end("sweep", *options, *names, "--seeds", "0", "1", "2")
+    run_to_the_end(NAME, *options, *names, "--seeds", "0", "1", "2")
     check_table(tmp_path, ["full", *2 * names[1:]])
     after = entries_of(tmp_path)
     assert after[: len(before)] == before
@@ -129,7 +130,7 @@ def check_against_evaluation(losses, preset, text_folder):
 
 
 def test_gates_are_refused():
-    done = run_example("sweep", "--attentions", "full", "two_windows")
+    done = run_example(NAME, "--attentions", "full", "two_windows")
     assert done.returncode != 0
     assert "to have no gates" in done.stderr
     assert "Received: two_windows" in done.stderr
@@ -147,7 +148,8 @@ def runs_with(stochastic_losses):
     def run(attention, budget, seed, loss):
         options = {"mode": attention, "window_size": budget}
         keys = budget or 32
-        return Run(attention, budget, seed, options, keys, loss, loss, 99, 1)
+        measured = dict.fromkeys(report.MEASURES, loss) | {"num_tokens": 99}
+        return Run(attention, seed, options, keys, 1, measured, budget)
 
     return [
         run("full", None, None, 1.0),
@@ -184,15 +186,15 @@ def runs_with(stochastic_losses):
     ],
 )
 def test_conclusions_follow_the_numbers(losses, told):
-    full, *points = sweep_report.points_of(runs_with(losses))
-    concluded = sweep_report.conclude(full, points)
+    full, *points = report.points_of(runs_with(losses))
+    concluded = report.conclude(full, points)
     for sentence in told:
         assert sentence in concluded
 
 
 def test_full_attention_alone_is_reported(tmp_path):
     arguments = types.SimpleNamespace(output=tmp_path, length=32, seeds=[0])
-    paths = sweep_report.write(arguments, runs_with({})[:1])
+    paths = report.write(arguments, runs_with({})[:1])
     assert [row[0] for row in table_rows(paths[0])] == ["full"]
     assert "nothing to compare with" in paths[0].read_text()
     assert all(path.stat().st_size for path in paths)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from keras import ops
-from visible_keys import visible_keys
 
+from examples.shared.visible_keys import visible_keys
 from keras_sa.ops import patterns
 from keras_sa.patterns.permutation import sample_permutation
 

@@ -6,11 +6,9 @@ import sys
 import keras
 import pytest
 
-sys.path.append(
-    str(pathlib.Path(__file__).resolve().parents[2] / "examples/benchmarks")
-)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-import gpu_work
+from examples.benchmarks import gpu_work
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="one backend is enough"

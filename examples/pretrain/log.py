@@ -1,0 +1,119 @@
+"""The log of a run: a row of a CSV file for every interval of steps.
+
+Letters: `P` paths of a layer: the stochastic and the local one, or the local
+one alone.
+"""
+
+import csv
+import io
+import os
+
+import numpy as np
+
+_GATES = ("stochastic_gate", "local_gate")
+FIELDS = (
+    "step",
+    "tokens",
+    "loss",
+    "held_out_loss",
+    "learning_rate",
+    *_GATES,
+    "tokens_per_second",
+    "seconds",
+)
+TIMING = ("tokens_per_second", "seconds")  # what no two runs have the same
+
+
+def mean_gates(layers):
+    """The mean over the layers that have a path, `{name: gate}`.
+
+    Args:
+        layers: the mean gates `[P]` of each layer.
+    """
+    return {
+        name: float(np.mean(paths))
+        for place, name in ((-2, _GATES[0]), (-1, _GATES[1]))
+        if (paths := [layer[place] for layer in layers if len(layer) >= -place])
+    }
+
+
+class CsvLog:
+    """A CSV file that is cut off where a resumed run goes on.
+
+    Args:
+        path: of the file.
+        size: bytes of it that count. What a run wrote after its checkpoint,
+            it is about to do again.
+    """
+
+    def __init__(self, path, size=0):
+        self.path = path
+        if size == 0:
+            path.write_bytes(b"")
+            self._append(_as_line(FIELDS))
+        else:
+            os.truncate(path, size)
+
+    def write(self, row):
+        """Appends a row, a dict with some of `FIELDS`."""
+        self._append(_as_line([row.get(name, "") for name in FIELDS]))
+
+    @property
+    def size(self):
+        """Bytes that are on the disk."""
+        return self.path.stat().st_size
+
+    def _append(self, line):
+        with open(self.path, "ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _as_line(values):
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+class TensorBoardLog:
+    """The same numbers for TensorBoard.
+
+    Args:
+        folder: path of the logs.
+        step: where the run begins: later numbers in the folder are dropped.
+    """
+
+    def __init__(self, folder, step=0):
+        import tensorboardX  # optional
+
+        self.writer = tensorboardX.SummaryWriter(
+            str(folder), purge_step=step + 1
+        )
+
+    def write(self, row):
+        for name in FIELDS[1:]:
+            if name in row:
+                self.writer.add_scalar(name, row[name], row["step"])
+        self.writer.flush()
+
+
+class Progress:
+    """Prints a row.
+
+    Args:
+        steps: of the run.
+    """
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def write(self, row):
+        held_out = row.get("held_out_loss")
+        shown = "" if held_out is None else f"  held out {held_out:.4f}"
+        print(
+            f"  step {row['step']:6d} of {self.steps}  "
+            f"loss {row['loss']:.4f}{shown}  "
+            f"{row['tokens_per_second']:,.0f} tokens/s",
+            flush=True,
+        )
