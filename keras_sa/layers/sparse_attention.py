@@ -136,8 +136,8 @@ class SparseAttention(ProjectedAttention):
         if gate_per is None:
             return None
         raise ValueError(
-            "`gate_per` belongs to a gated sum, as Stochastic(w) + "
-            "SlidingWindow(w); one softmax has no gates: leave it out. "
+            "`gate_per` is expected to be None: it belongs to a gated sum, as "
+            "Stochastic(w) + SlidingWindow(w); one softmax has no gates. "
             f"Received: gate_per={gate_per!r} with {self.pattern!r}"
         )
 
