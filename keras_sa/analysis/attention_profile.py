@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from keras_sa import _validation
-from keras_sa.ops.patterns import window_reach
+from keras_sa.patterns import window_reach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AttentionProfile:
     total: np.ndarray
 
 
-def attention_profile(weights, window_size, causal=True):
+def attention_profile(weights, window_size, is_causal=True):
     """Entropy and reach of the attention weights of a layer, for each head.
 
     Rows without any weight, such as padding, are left out.
@@ -53,7 +53,7 @@ def attention_profile(weights, window_size, causal=True):
             of a Keras attention layer.
         window_size: tokens in the sliding window that `local_mass` is about,
             the token's own included.
-        causal: whether that window looks back only: tokens `i - w + 1 .. i`,
+        is_causal: whether that window looks back only: tokens `i - w + 1 .. i`,
             else `i - w // 2 .. i + (w - 1) // 2`. The weights are taken as
             they are.
 
@@ -78,7 +78,7 @@ def attention_profile(weights, window_size, causal=True):
     length = weights.shape[-1]
     position = np.arange(length)
     offset = position[:, None] - position[None, :]
-    left, right = window_reach(window_size, causal)
+    left, right = window_reach(window_size, is_causal)
     is_local = (offset <= left) & (offset >= -right)
     step = _steps(np.abs(offset))
     heads = [

@@ -11,7 +11,7 @@ import numpy as np
 from keras_sa import _validation
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.mixing import transition_matrix
-from keras_sa.ops import patterns
+from keras_sa.patterns import Stochastic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ def estimator_error(
     length,
     window_sizes,
     neighborhood="window",
-    causal=False,
+    is_causal=False,
     num_draws=16,
     num_values=16,
     seed=0,
@@ -76,7 +76,7 @@ def estimator_error(
         length: tokens `n`.
         window_sizes: ints `w`, at most `length`.
         neighborhood: `"window"` or `"block"`.
-        causal: whether tokens look back only.
+        is_causal: whether tokens look back only.
         num_draws: `R`: permutations for each set of values, 2 at least.
         num_values: sets of values, 2 at least: the measured numbers are means
             over them, the standard errors come from their spread.
@@ -103,9 +103,8 @@ def estimator_error(
     generator = np.random.default_rng(seed)
     rows = []
     for window_size in window_sizes:
-        pattern = patterns.Stochastic(
-            window_size, neighborhood=neighborhood, causal=causal
-        )
+        pattern = Stochastic(window_size, neighborhood=neighborhood)
+        pattern = pattern.bind(is_causal=is_causal)
         measured = [
             _measured(pattern, length, num_draws, generator)
             for _ in range(num_values)
@@ -140,7 +139,7 @@ def _measured(pattern, length, num_draws, generator):
     """Squared bias and variance for one set of values, over the tokens."""
     values = generator.standard_normal(length)
     target = values.mean()
-    if pattern.causal:
+    if pattern.is_causal:
         target = np.cumsum(values) / np.arange(1, length + 1)
     errors = np.empty((num_draws, length))
     for draw in range(num_draws):
@@ -155,11 +154,10 @@ def _measured(pattern, length, num_draws, generator):
 
 def _expected(pattern, length):
     """Squared bias and variance, in the mean over values and tokens."""
-    whole = dataclasses.replace(pattern, causal=False)
-    sizes = np.concatenate(
-        [(x >= 0).sum(axis=1) for x in neighbor_rows([whole], length)]
-    )
-    others = np.arange(length) if pattern.causal else np.array([length - 1])
+    whole = dataclasses.replace(pattern, is_causal=False)
+    rows = neighbor_rows([whole], length)
+    sizes = np.concatenate([(x >= 0).sum(axis=1) for _, x in rows])
+    others = np.arange(length) if pattern.is_causal else np.array([length - 1])
     chance = _chance_of_seeing(sizes, others)  # [T, w]
     seen = np.arange(1, chance.shape[1] + 1)
     others = others[:, None]

@@ -12,7 +12,8 @@ import scipy.sparse
 from keras_sa import _validation
 from keras_sa.analysis import undirected
 from keras_sa.analysis.graphs import attention_graph
-from keras_sa.ops import patterns
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 REFERENCES = ("random", "degrees")
 # Rounds of rewiring in networkx's references.
@@ -67,7 +68,7 @@ class SmallWorldMeasures:
 def small_world_measures(
     source,
     length=None,
-    causal=None,
+    is_causal=None,
     references="random",
     num_references=1,
     num_sources=None,
@@ -84,7 +85,7 @@ def small_world_measures(
         source: as in `keras_sa.analysis.as_patterns`, or a sparse graph
             `[n, n]`, such as that of `load_edge_list`.
         length: tokens `n`; not for a graph.
-        causal: as in `as_patterns`; not for a graph.
+        is_causal: as in `as_patterns`; not for a graph.
         references: `"random"`: random graphs with as many nodes and edges,
             and the ring lattice of the same mean degree; or `"degrees"`: the
             references of networkx, which keep the degree of every node by
@@ -106,12 +107,13 @@ def small_world_measures(
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> window = patterns.SlidingWindow(9)
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> from keras_sa.patterns import Stochastic
+    >>> window = SlidingWindow(9)
     >>> round(analysis.small_world_measures(window, 500).path_length)
     42
-    >>> small_world = patterns.SmallWorld(5, seed=1)
-    >>> measures = analysis.small_world_measures(small_world, 500)
+    >>> both = (Stochastic(5) | SlidingWindow(5)).bind(seed=1)
+    >>> measures = analysis.small_world_measures(both, 500)
     >>> round(measures.path_length)
     4
     >>> measures.clustering > 10 * measures.random_clustering
@@ -125,7 +127,7 @@ def small_world_measures(
     """
     _validation.check_one_of("references", references, REFERENCES)
     _validation.check_positive_int("num_references", num_references)
-    graph = undirected.undirected(_as_graph(source, length, causal))
+    graph = undirected.undirected(_as_graph(source, length, is_causal))
     if graph.nnz == 0:
         raise ValueError(
             "A graph is expected to have edges. Received: a graph of "
@@ -165,14 +167,14 @@ def small_world_measures(
     )
 
 
-def _as_graph(source, length, causal):
+def _as_graph(source, length, is_causal):
     is_graph = scipy.sparse.issparse(source)
-    if is_graph and (length is not None or causal is not None):
+    if is_graph and (length is not None or is_causal is not None):
         raise ValueError(
-            "A graph is expected to come without `length` and `causal`. "
-            f"Received: length={length}, causal={causal}"
+            "A graph is expected to come without `length` and `is_causal`. "
+            f"Received: length={length}, is_causal={is_causal}"
         )
-    return source if is_graph else attention_graph(source, length, causal)
+    return source if is_graph else attention_graph(source, length, is_causal)
 
 
 class _Steps:
@@ -422,8 +424,8 @@ def _check_degree(degree, length):
 
 def _window_and_shortcuts(reach, num_shortcuts, seed):
     """A window of `reach` to both sides, and random windows of 1."""
-    window = [patterns.SlidingWindow(2 * reach + 1)] if reach else []
+    window = [SlidingWindow(2 * reach + 1).bind()] if reach else []
     return window + [
-        patterns.Stochastic(3, seed=(seed + number) % 2**32)
+        Stochastic(3).bind(seed=(seed + number) % 2**32)
         for number in range(num_shortcuts)
     ]

@@ -10,7 +10,9 @@ import functools
 from keras_sa import _validation
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.receptive_field import receptive_field
-from keras_sa.ops import patterns
+from keras_sa.patterns import Pattern
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 # Shares of the budget that the sliding window may get.
 _SHARES = tuple(eighth / 8 for eighth in range(9))
@@ -23,29 +25,20 @@ class WindowSuggestion:
     """Windows that cover a text at a depth.
 
     Attributes:
-        window_size: slots of the stochastic window; 0: none is needed.
-        local_window_size: tokens of the sliding window; 0: none.
-        visible_keys: keys that a token sees in a layer, in both windows
-            together and in the mean.
-        coverage: measured: the share of earlier tokens that reaches a token
+        pattern: a `Stochastic`, a `SlidingWindow` or the union of both.
+        keys_per_token: that a token attends to in a layer, in both windows
+            together and in the mean; over a text much longer than these.
+        coverage: measured: the fraction of earlier tokens that reaches a token
             after all layers, mean over tokens.
         standard_error: of `coverage`; 0 if it is exact.
         coverage_depth: the first layer where it is enough.
     """
 
-    window_size: int
-    local_window_size: int
-    visible_keys: int
+    pattern: Pattern
+    keys_per_token: int
     coverage: float
     standard_error: float
     coverage_depth: int
-
-    @property
-    def mode(self):
-        """The mode of `keras_sa.hub.swap_attention` that it is for."""
-        if not self.window_size:
-            return "sliding_window"
-        return "small_world" if self.local_window_size else "stochastic"
 
 
 def suggest_window(
@@ -54,7 +47,7 @@ def suggest_window(
     budget,
     coverage=0.99,
     neighborhood="window",
-    num_permutations=None,
+    num_key_value_heads=None,
     num_sources=None,
     seed=0,
     progress=None,
@@ -75,8 +68,9 @@ def suggest_window(
             under a causal mask.
         coverage: the share of earlier tokens that has to reach a token, mean
             over tokens.
-        neighborhood, num_permutations: as in
-            `keras_sa.ops.patterns.Stochastic`.
+        neighborhood: as in `keras_sa.patterns.Stochastic`.
+        num_key_value_heads: optional int: a permutation for each of as many
+            key/value heads. Default: one for the layer.
         num_sources: as in `receptive_field`. Default: all tokens up to 4,096,
             else 1,024.
         seed: int of at most 32 bits, of the orders and the sample.
@@ -94,8 +88,8 @@ def suggest_window(
 
     >>> from keras_sa import analysis
     >>> best = analysis.suggest_window(1024, layers=4, budget=128)[0]
-    >>> best.mode, best.visible_keys < 64
-    ('small_world', True)
+    >>> len(best.pattern.leaves()), best.keys_per_token < 64
+    (2, True)
 
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
@@ -119,7 +113,8 @@ def suggest_window(
         coverage,
         num_sources,
         seed,
-        {"neighborhood": neighborhood, "num_permutations": num_permutations},
+        neighborhood,
+        num_key_value_heads,
     )
     budget = min(budget, length)
     found = set()  # several shares may come to the same windows
@@ -129,7 +124,7 @@ def suggest_window(
             progress(number, len(_SHARES))
     if not found:
         raise ValueError(search.why_none(budget))
-    return sorted(found, key=lambda x: (x.visible_keys, -x.coverage))
+    return sorted(found, key=lambda x: (x.keys_per_token, -x.coverage))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +136,8 @@ class _Search:
     coverage: float
     num_sources: int | None
     seed: int
-    options: dict
+    neighborhood: str
+    num_key_value_heads: int | None
 
     def smallest(self, share, budget):
         """A set of one `WindowSuggestion`, or empty."""
@@ -158,13 +154,11 @@ class _Search:
         )
         if keys is None:
             return set()
-        local, stochastic = windows(keys, share)
         field = measured(keys)
         return {
             WindowSuggestion(
-                window_size=stochastic,
-                local_window_size=local,
-                visible_keys=keys,
+                pattern=self._pattern(keys, share),
+                keys_per_token=keys,
                 coverage=float(field.coverage[-1]),
                 standard_error=float(field.standard_error[-1]),
                 coverage_depth=field.coverage_depth(self.coverage),
@@ -204,21 +198,26 @@ class _Search:
         )
 
     def _stack(self, keys, share):
-        local, stochastic = windows(keys, share)
-        if not stochastic:
-            return [patterns.SlidingWindow(local, causal=True)] * self.layers
+        pattern = self._pattern(keys, share)
         return [
-            self._layer(local, stochastic, (self.seed + layer) % 2**32)
+            pattern.bind(
+                is_causal=True,
+                seed=(self.seed + layer) % 2**32,
+                num_key_value_heads=self.num_key_value_heads,
+            )
             for layer in range(self.layers)
         ]
 
-    def _layer(self, local, stochastic, seed):
-        options = {**self.options, "seed": seed, "causal": True}
-        if not local:
-            return patterns.Stochastic(stochastic, **options)
-        return patterns.SmallWorld(
-            stochastic, local_window_size=local, **options
+    def _pattern(self, keys, share):
+        local, slots = windows(keys, share)
+        if not slots:
+            return SlidingWindow(local)
+        stochastic = Stochastic(
+            slots,
+            self.neighborhood,
+            "layer" if self.num_key_value_heads is None else "head",
         )
+        return stochastic | SlidingWindow(local) if local else stochastic
 
 
 def windows(keys, share):

@@ -169,7 +169,7 @@ class Stochastic(Pattern):
             visible = ops.logical_and(visible, neighbor <= positions[:, None])
         return ops.where(visible, neighbor, -1)
 
-    def pair_probability(self, length):
+    def pair_probability(self, length, num_key_value_heads=None):
         if length < 2:
             return 0.0
         if self.neighborhood == "block":
@@ -179,4 +179,7 @@ class Stochastic(Pattern):
         else:
             reach = window_reach(self.window_size, is_causal=False)
             others = counting.window_pairs(length, reach) - length
-        return others / (length * (length - 1))
+        probability = others / (length * (length - 1))
+        if self.permutation_per == "layer":
+            return probability
+        return 1 - (1 - probability) ** (num_key_value_heads or 1)
