@@ -25,9 +25,10 @@ class WindowSuggestion:
     """Windows that cover a text at a depth.
 
     Attributes:
-        pattern: a `Stochastic`, a `SlidingWindow` or the union of both.
-        keys_per_token: that a token attends to in a layer, in both windows
-            together and in the mean; over a text much longer than these.
+        pattern: a `Stochastic`, a `SlidingWindow` or the gated sum of both;
+            their union, which needs no training, reaches as far.
+        keys_per_token: that a token attends to in a layer, in the mean and
+            over a text much longer than the windows: the sum over both.
         coverage: measured: the fraction of earlier tokens that reaches a token
             after all layers, mean over tokens.
         standard_error: of `coverage`; 0 if it is exact.
@@ -217,7 +218,7 @@ class _Search:
             self.neighborhood,
             "layer" if self.num_key_value_heads is None else "head",
         )
-        return stochastic | SlidingWindow(local) if local else stochastic
+        return stochastic + SlidingWindow(local) if local else stochastic
 
 
 def windows(keys, share):
