@@ -4,6 +4,8 @@ Letters: `B` batch, `n` tokens, `K` key/value heads, `T` tokens that attend,
 `m` places in a list of neighbors.
 """
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -92,13 +94,14 @@ def together(parts):
         return parts[0]
     heads = max((x.shape[0] for x in parts if len(x.shape) == 3), default=None)
     if heads is not None:
-        parts = [
-            x
-            if len(x.shape) == 3
-            else ops.broadcast_to(x[None], (heads, *ops.shape(x)))
-            for x in parts
-        ]
+        parts = [_for_heads(x, heads) for x in parts]
     return distinct(ops.concatenate(parts, axis=-1))
+
+
+def _for_heads(x, heads):
+    """`[H, T, m]`, where a key/value head is that of several query heads."""
+    x = x if len(x.shape) == 3 else x[None]
+    return ops.repeat(x, heads // x.shape[0], axis=0)
 
 
 def mask_of_neighbors(neighbors, length):
@@ -157,12 +160,22 @@ def with_padding(mask, padding_mask):
 def any_of(masks):
     """True where one of the masks is; they may have an axis of heads."""
     rank = max(len(mask.shape) for mask in masks)
-    total = None
-    for mask in masks:
-        if len(mask.shape) < rank:
-            mask = ops.expand_dims(mask, -3)
-        total = mask if total is None else ops.logical_or(total, mask)
-    return total
+    if rank > 2:
+        masks = [
+            x if len(x.shape) == rank else x[..., None, :, :] for x in masks
+        ]
+            x if len(x.shape) == rank else x[..., None, :, :] for x in masks
+        ]
+        heads = max(mask.shape[-3] or 0 for mask in masks)
+        masks = [_of_heads(mask, heads) for mask in masks]
+    return functools.reduce(ops.logical_or, masks)
+
+
+def _of_heads(mask, heads):
+    """A key/value head is that of several query heads; one is broadcast."""
+    if mask.shape[-3] in (None, 1, heads):
+        return mask
+    return ops.repeat(mask, heads // mask.shape[-3], axis=-3)
 
 
 def causal(length):
