@@ -13,7 +13,7 @@ class Connectome:
 
     Attributes:
         num_neurons: nodes.
-        density: the share of pairs that are connected.
+        density: the fraction of pairs that are connected.
         path_length: mean length of the shortest paths.
         small_worldness: `sigma`, against random graphs of as many edges.
     """
@@ -25,7 +25,7 @@ class Connectome:
 
     @property
     def degree(self):
-        """Mean number of neighbours of a neuron."""
+        """Mean number of neighbors of a neuron."""
         return self.density * self.num_neurons
 
 
@@ -36,9 +36,9 @@ FLY = Connectome(130_000, 0.0002, 4.4, 141.0)
 
 
 def stacks_of_degree(degree, seed=0):
-    """Stacks whose union has, in the mean, as many neighbours of a token.
+    """Stacks whose union has, in the mean, as many neighbors of a token.
 
-    Windows are odd, which see as far to both sides. Half of the neighbours
+    Windows are odd, which see as far to both sides. Half of the neighbors
     come from each of two windows, as near as can be.
 
     Args:

@@ -182,15 +182,15 @@ def _chance_of_seeing(sizes, others):
         float64 `[T, w]`.
     """
     length, largest = len(sizes), sizes.max()
-    share = np.bincount(sizes) / length
+    fraction = np.bincount(sizes) / length
     chance = np.zeros((len(others), largest))
     chance[:, 0] = 1  # before any other is drawn
-    total = share[1] * chance
+    total = fraction[1] * chance
     left = others[:, None] - np.arange(largest)
     for drawn in range(largest - 1):
         # One more other token comes into the window: is it one to be seen?
         is_seen = chance * left / (length - 1 - drawn)
         chance = chance - is_seen
         chance[:, 1:] += is_seen[:, :-1]
-        total += share[drawn + 2] * chance
+        total += fraction[drawn + 2] * chance
     return total

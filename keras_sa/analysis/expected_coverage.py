@@ -153,12 +153,12 @@ class _Causal(_Theory):
         )
 
     def mean(self, reached):
-        """Over tokens i, of the share of `d = 0 .. i`."""
+        """Over tokens i, of the fraction of `d = 0 .. i`."""
         return np.mean(np.cumsum(reached) / np.arange(1, self.length + 1))
 
 
 class _Bidirectional(_Theory):
-    """`reached` is two shares: of pairs by windows alone, of others by chance.
+    """`reached` is two fractions: of pairs by windows alone, of others by chance.
 
     Whoever is beyond the windows is reached with the same probability.
     """
@@ -167,20 +167,20 @@ class _Bidirectional(_Theory):
         return self.with_local(0.0, (0, 0))
 
     def with_local(self, by_chance, local):
-        return self._share(local), by_chance
+        return self._fraction(local), by_chance
 
     def last_step(self, reached, probability, local):
         """The log of the probability that no such step is there."""
         near, by_chance = reached
         log_unseen = near * np.log1p(-probability)
         log_unseen += (1 - near) * np.log1p(-probability * by_chance)
-        return self.length**2 * self._share(local) * log_unseen
+        return self.length**2 * self._fraction(local) * log_unseen
 
     def mean(self, reached):
         near, by_chance = reached
         return near + (1 - near) * by_chance
 
-    def _share(self, local):
+    def _fraction(self, local):
         """Of all pairs of tokens: those within some positions."""
         position = np.arange(self.length)
         first = np.maximum(position - local[0], 0)

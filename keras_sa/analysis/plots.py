@@ -48,7 +48,7 @@ _DOTS_PER_INCH = 160
 # Measure of a profile, unit, limits of the colours, and how it is written.
 _PROFILE = (
     ("entropy", "nats", (0, None), "{:.1f}"),
-    ("local_mass", "share of the attention", (0, 1), "{:.2f}"),
+    ("local_mass", "fraction of the attention", (0, 1), "{:.2f}"),
     ("mean_distance", "tokens", (0, None), "{:.0f}"),
 )
 
@@ -109,7 +109,7 @@ def plot_pattern(source, length, is_causal=None):
     return figure
 
 
-def plot_coverage(fields, expected=None, share=0.99):
+def plot_coverage(fields, expected=None, fraction=0.99):
     """How much of the text a token sees through the layers, against depth.
 
     Args:
@@ -117,7 +117,7 @@ def plot_coverage(fields, expected=None, share=0.99):
             most seven. Sampled ones have bars of two standard errors.
         expected: optional dict from some of these labels to `[L + 1]`, as
             `expected_coverage` returns: drawn as thin black dashes.
-        share: share of the text whose depth is marked by a ring and written
+        fraction: fraction of the text whose depth is marked by a ring and written
             in the legend.
 
     Returns:
@@ -125,7 +125,7 @@ def plot_coverage(fields, expected=None, share=0.99):
 
     Raises:
         ValueError: for no curve or too many, a label of `expected` that
-            `fields` does not have, or a `share` outside (0, 1].
+            `fields` does not have, or a `fraction` outside (0, 1].
 
     Example:
 
@@ -142,14 +142,14 @@ def plot_coverage(fields, expected=None, share=0.99):
     """
     _check_curves("fields", fields)
     expected = _check_expected(expected, fields)
-    if not 0 < share <= 1:
+    if not 0 < fraction <= 1:
         raise ValueError(
-            "`share` is expected to be above 0 and at most 1. "
-            f"Received: share={share}"
+            "`fraction` is expected to be above 0 and at most 1. "
+            f"Received: fraction={fraction}"
         )
     figure, axes = _one_panel()
     for style, (label, field) in zip(_STYLES, fields.items()):
-        _draw_field(axes, style, label, field, share)
+        _draw_field(axes, style, label, field, fraction)
     theory = {"color": "black", "linestyle": "--", "linewidth": 0.9}
     for number, values in enumerate(expected.values()):
         label = "theory" if number == 0 else None
@@ -213,7 +213,7 @@ def plot_gates(gates, terms=None):
 
 
 def plot_small_world_curve(curve, rewired=None):
-    """Path length and clustering against the share of shortcuts.
+    """Path length and clustering against the fraction of shortcuts.
 
     Both are divided by their value at the left end, that of the window alone,
     as Watts and Strogatz draw them: a small world is where paths are short
@@ -228,8 +228,8 @@ def plot_small_world_curve(curve, rewired=None):
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: for a curve of fewer than two shares, or one that starts
-            without clustering, as a ring of 2 neighbours does.
+        ValueError: for a curve of fewer than two fractions, or one that starts
+            without clustering, as a ring of 2 neighbors does.
 
     Example:
 
@@ -238,7 +238,7 @@ def plot_small_world_curve(curve, rewired=None):
     >>> curve = analysis.small_world_curve(100, 6)
     >>> figure = plots.plot_small_world_curve(curve)
     >>> figure.axes[0].get_title()
-    '100 tokens, 6 neighbours'
+    '100 tokens, 6 neighbors'
 
     Reference:
         Watts and Strogatz, Collective dynamics of "small-world" networks,
@@ -248,9 +248,9 @@ def plot_small_world_curve(curve, rewired=None):
     _draw_curve(axes, curve, "{}")
     if rewired is not None:
         _draw_curve(axes, rewired, "{}, rewired at random", is_reference=True)
-    _scale_shares(axes, curve)
-    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbours")
-    axes.set_xlabel("share of shortcuts")
+    _scale_fractions(axes, curve)
+    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbors")
+    axes.set_xlabel("fraction of shortcuts")
     axes.set_ylabel("relative to no shortcuts")
     axes.set_ylim(bottom=0)
     _add_legend(figure, axes)
@@ -418,16 +418,16 @@ def _draw_codes(axes, codes, colours):
         axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
 
 
-def _draw_field(axes, style, label, field, share):
+def _draw_field(axes, style, label, field, fraction):
     colour, marker, line = style
-    depth = field.coverage_depth(share)
+    depth = field.coverage_depth(fraction)
     reached = "not reached" if depth is None else f"at depth {depth}"
     coverage = 100 * np.asarray(field.coverage)
     axes.errorbar(
         np.arange(len(coverage)),
         coverage,
         yerr=None if field.is_exact else 200 * np.asarray(field.standard_error),
-        label=f"{label} ({100 * share:g} % {reached})",
+        label=f"{label} ({100 * fraction:g} % {reached})",
         color=colour,
         marker=marker,
         linestyle=line,
@@ -439,22 +439,22 @@ def _draw_field(axes, style, label, field, share):
 
 
 def _draw_curve(axes, curve, label, is_reference=False):
-    shares = np.asarray(curve.shares, float)
-    if len(shares) < 2:
+    fractions = np.asarray(curve.fractions, float)
+    if len(fractions) < 2:
         raise ValueError(
-            "The curve is expected to have at least two shares. "
-            f"Received: shares={curve.shares}"
+            "The curve is expected to have at least two fractions. "
+            f"Received: fractions={curve.fractions}"
         )
     for style, name in zip(_STYLES, ("path_length", "clustering")):
         colour, marker, line = style
         values = np.asarray(getattr(curve, name), float)
         if not values[0] > 0:  # nor unknown
             raise ValueError(
-                f"`{name}` is expected to be above 0 at the first share, which "
+                f"`{name}` is expected to be above 0 at the first fraction, which "
                 f"the others are compared with. Received: {values[0]}"
             )
         axes.plot(
-            shares,
+            fractions,
             values / values[0],
             color=colour,
             marker=marker,
@@ -465,13 +465,13 @@ def _draw_curve(axes, curve, label, is_reference=False):
         )
 
 
-def _scale_shares(axes, curve):
-    """Logarithmic if most shares are small, with room for none at all."""
-    shares = np.asarray(curve.shares, float)
-    positive = shares[shares > 0]
+def _scale_fractions(axes, curve):
+    """Logarithmic if most fractions are small, with room for none at all."""
+    fractions = np.asarray(curve.fractions, float)
+    positive = fractions[fractions > 0]
     if not len(positive) or np.median(positive) > 0.1 * positive.max():
         return
-    if len(positive) == len(shares):
+    if len(positive) == len(fractions):
         axes.set_xscale("log")
         return
     axes.set_xscale("symlog", linthresh=positive.min(), linscale=0.5)

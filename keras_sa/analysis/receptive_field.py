@@ -29,16 +29,16 @@ class ReceptiveField:
 
     Attributes:
         length: tokens `n`.
-        is_causal: whether all layers look back only. The share that reaches a
+        is_causal: whether all layers look back only. The fraction that reaches a
             token is then of the tokens up to itself, else of all.
-        coverage: float64 `[L + 1]`: the share that reaches a token, mean over
+        coverage: float64 `[L + 1]`: the fraction that reaches a token, mean over
             tokens.
         standard_error: float64 `[L + 1]`, of `coverage`; 0 if it is exact.
-        token_coverage: float32 `[L + 1, n]`: the share for each token; of the
+        token_coverage: float32 `[L + 1, n]`: the fraction for each token; of the
             sources only, and nan before the first of them, if sampled.
         num_sources: how many tokens were followed.
         distance_coverage: float64 `[L + 1, D]`, or `None` unless asked for:
-            the share of pairs of tokens, one of which reaches the other, by
+            the fraction of pairs of tokens, one of which reaches the other, by
             their distance: 1, 2 - 3, 4 - 7, ... positions.
     """
 
@@ -55,24 +55,24 @@ class ReceptiveField:
         """Whether all tokens were followed."""
         return self.num_sources == self.length
 
-    def coverage_depth(self, share=1.0):
-        """The first layer whose `coverage` is at least `share`, or `None`."""
-        return first_depth(self.coverage, share)
+    def coverage_depth(self, fraction=1.0):
+        """The first layer whose `coverage` is at least `fraction`, or `None`."""
+        return first_depth(self.coverage, fraction)
 
 
-def first_depth(coverage, share):
-    """The first index of an array that is at least `share`, or `None`.
+def first_depth(coverage, fraction):
+    """The first index of an array that is at least `fraction`, or `None`.
 
     Args:
         coverage: `[L + 1]`.
-        share: between 0 and 1.
+        fraction: between 0 and 1.
     """
-    if not 0 < share <= 1:
+    if not 0 < fraction <= 1:
         raise ValueError(
-            "`share` is expected to be above 0 and at most 1. "
-            f"Received: share={share}"
+            "`fraction` is expected to be above 0 and at most 1. "
+            f"Received: fraction={fraction}"
         )
-    enough = np.flatnonzero(np.asarray(coverage) >= share)
+    enough = np.flatnonzero(np.asarray(coverage) >= fraction)
     return int(enough[0]) if len(enough) else None
 
 
@@ -231,11 +231,11 @@ class _Tally:
         if self.is_causal:
             position = np.arange(self.length)
             possible = np.searchsorted(self.sources, position, side="right")
-        share = np.where(
+        fraction = np.where(
             possible > 0, self.counts / np.maximum(possible, 1), np.nan
         )
         if len(self.sources) == self.length:
-            coverage = share.mean(axis=1)
+            coverage = fraction.mean(axis=1)
             error = np.zeros_like(coverage)
         else:
             coverage, error = self._ratio()
@@ -248,7 +248,7 @@ class _Tally:
             is_causal=self.is_causal,
             coverage=coverage,
             standard_error=error,
-            token_coverage=share.astype("float32"),
+            token_coverage=fraction.astype("float32"),
             num_sources=len(self.sources),
         )
 

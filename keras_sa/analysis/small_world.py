@@ -27,15 +27,15 @@ class SmallWorldMeasures:
     Attributes:
         length: nodes `n`.
         num_edges: pairs of different tokens of which one sees the other.
-        degree: mean number of neighbours of a node.
-        density: share of all pairs that are edges.
-        clustering, clustering_error: mean over nodes of the share of pairs of
-            neighbours that are neighbours, and its standard error; an error is
+        degree: mean number of neighbors of a node.
+        density: fraction of all pairs that are edges.
+        clustering, clustering_error: mean over nodes of the fraction of pairs of
+            neighbors that are neighbors, and its standard error; an error is
             0 where nothing was sampled.
-        transitivity: that share among the pairs of all nodes.
+        transitivity: that fraction among the pairs of all nodes.
         path_length, path_length_error: mean length of the shortest path
             between two nodes that have one, and its standard error.
-        connected: share of pairs that have a path.
+        connected: fraction of pairs that have a path.
         diameter: the longest shortest path that was seen: exact if all nodes
             were searched from, else a lower bound.
         random_clustering, random_path_length: of the random references.
@@ -204,7 +204,7 @@ def _random_path_length(graph, num_sources, seed, progress):
 def _against_random_graphs(
     graph, clustering, transitivity, path_length, random_path_lengths
 ):
-    # Of random edges, any two neighbours share one with this probability.
+    # Of random edges, any two neighbors share one with this probability.
     random_clustering = _density(graph)
     random_path_length = float(np.mean(random_path_lengths))
     lattice = ring_clustering(graph.nnz / graph.shape[0], graph.shape[0])
@@ -270,10 +270,10 @@ def random_graph(num_nodes, num_edges, seed=0):
 
 
 def ring_clustering(degree, num_nodes):
-    """The clustering of a ring in which each node has its nearest neighbours.
+    """The clustering of a ring in which each node has its nearest neighbors.
 
     Args:
-        degree: number of neighbours `k`; what is between even numbers is
+        degree: number of neighbors `k`; what is between even numbers is
             filled in.
         num_nodes: `n`.
     """
@@ -286,13 +286,13 @@ def ring_clustering(degree, num_nodes):
 
 
 def _ring_clustering(reach, num_nodes):
-    """With `reach` neighbours on either side."""
+    """With `reach` neighbors on either side."""
     if 2 * reach + 1 >= num_nodes:
         return 1.0
     if reach < 1:
         return 0.0
     distance = np.arange(1, reach + 1)
-    # Of both nodes the neighbours, themselves among them; also around.
+    # Of both nodes the neighbors, themselves among them; also around.
     shared = 2 * reach + 1 - distance
     around = np.maximum(2 * reach + 1 + distance - num_nodes, 0)
     return float(np.mean(shared + around - 2) / (2 * reach - 1))
@@ -300,18 +300,18 @@ def _ring_clustering(reach, num_nodes):
 
 @dataclasses.dataclass(frozen=True)
 class SmallWorldCurve:
-    """Measures against the share of edges that are shortcuts.
+    """Measures against the fraction of edges that are shortcuts.
 
     Attributes:
         length: nodes `n`.
-        degree: neighbours of a node, in the mean.
-        shares: `[P]`, from 0, the lattice, to 1.
+        degree: neighbors of a node, in the mean.
+        fractions: `[P]`, from 0, the lattice, to 1.
         measures: `SmallWorldMeasures` of each.
     """
 
     length: int
     degree: int
-    shares: np.ndarray
+    fractions: np.ndarray
     measures: tuple
 
     @property
@@ -328,14 +328,14 @@ class SmallWorldCurve:
 def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
     """From a sliding window to random edges, at the same number of edges.
 
-    A layer with a sliding window, and of its `degree // 2` neighbours on
+    A layer with a sliding window, and of its `degree // 2` neighbors on
     either side more and more are given to windows of 3 slots, each over a
     random order of its own: one, two, ... layers of stochastic attention. The
     curve that Watts and Strogatz drew for rewired edges is made of attention.
 
     Args:
         length: tokens `n`.
-        degree: even int: neighbours of a token; less than `n`.
+        degree: even int: neighbors of a token; less than `n`.
         num_sources: as in `small_world_measures`.
         seed: int, of the orders and the samples.
         progress: optional function of `(steps done, steps in all)`.
@@ -350,7 +350,7 @@ def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
 
     >>> from keras_sa import analysis
     >>> curve = analysis.small_world_curve(200, 8)
-    >>> curve.shares.tolist()
+    >>> curve.fractions.tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
 
     Reference:
@@ -368,22 +368,22 @@ def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
         )
         if progress is not None:
             progress(number + 1, reach + 1)
-    shares = np.arange(reach + 1) / reach
-    return SmallWorldCurve(length, degree, shares, tuple(measures))
+    fractions = np.arange(reach + 1) / reach
+    return SmallWorldCurve(length, degree, fractions, tuple(measures))
 
 
-def watts_strogatz_curve(length, degree, shares, num_sources=None, seed=0):
+def watts_strogatz_curve(length, degree, fractions, num_sources=None, seed=0):
     """The curve of rewired rings of networkx, to compare with.
 
     Args:
         length: nodes `n`.
-        degree: even int: neighbours of a node; less than `n`.
-        shares: floats from 0 to 1: with what probability an edge is rewired.
+        degree: even int: neighbors of a node; less than `n`.
+        fractions: floats from 0 to 1: with what probability an edge is rewired.
         num_sources: as in `small_world_measures`.
         seed: int, of the rewiring and the samples.
 
     Returns:
-        A `SmallWorldCurve` of as many points as `shares`.
+        A `SmallWorldCurve` of as many points as `fractions`.
 
     Raises:
         ValueError: for a `degree` that is odd or too large.
@@ -402,14 +402,14 @@ def watts_strogatz_curve(length, degree, shares, num_sources=None, seed=0):
     measures = [
         small_world_measures(
             nx.to_scipy_sparse_array(
-                nx.watts_strogatz_graph(length, degree, share, seed=seed)
+                nx.watts_strogatz_graph(length, degree, fraction, seed=seed)
             ),
             num_sources=num_sources,
             seed=seed,
         )
-        for share in shares
+        for fraction in fractions
     ]
-    return SmallWorldCurve(length, degree, np.array(shares), tuple(measures))
+    return SmallWorldCurve(length, degree, np.array(fractions), tuple(measures))
 
 
 def _check_degree(degree, length):

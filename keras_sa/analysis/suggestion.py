@@ -15,7 +15,7 @@ from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
 
 # Shares of the budget that the sliding window may get.
-_SHARES = tuple(eighth / 8 for eighth in range(9))
+_FRACTIONS = tuple(eighth / 8 for eighth in range(9))
 # Above as many tokens a sample of them is followed.
 _EXACT, _SAMPLED = 2**12, 2**10
 
@@ -55,7 +55,7 @@ def suggest_window(
 ):
     """The smallest windows that cover a text under a causal mask.
 
-    Tries shares of the budget for the sliding window from none to all, in
+    Tries fractions of the budget for the sliding window from none to all, in
     eighths. Theory says where to begin; what counts is the measured receptive
     field of as many layers with independent orders. This is about what *can*
     be heard. What a model learns to hear is another question: see
@@ -67,7 +67,7 @@ def suggest_window(
         budget: int: keys that a token may see in a layer, in both windows
             together. A stochastic window of `w` slots shows `(w + 1) / 2`
             under a causal mask.
-        coverage: the share of earlier tokens that has to reach a token, mean
+        coverage: the fraction of earlier tokens that has to reach a token, mean
             over tokens.
         neighborhood: as in `keras_sa.patterns.Stochastic`.
         num_key_value_heads: optional int: a permutation for each of as many
@@ -118,11 +118,11 @@ def suggest_window(
         num_key_value_heads,
     )
     budget = min(budget, length)
-    found = set()  # several shares may come to the same windows
-    for number, share in enumerate(_SHARES, start=1):
-        found |= search.smallest(share, budget)
+    found = set()  # several fractions may come to the same windows
+    for number, fraction in enumerate(_FRACTIONS, start=1):
+        found |= search.smallest(fraction, budget)
         if progress is not None:
-            progress(number, len(_SHARES))
+            progress(number, len(_FRACTIONS))
     if not found:
         raise ValueError(search.why_none(budget))
     return sorted(found, key=lambda x: (x.keys_per_token, -x.coverage))
@@ -140,13 +140,13 @@ class _Search:
     neighborhood: str
     num_key_value_heads: int | None
 
-    def smallest(self, share, budget):
+    def smallest(self, fraction, budget):
         """A set of one `WindowSuggestion`, or empty."""
-        start = self._expected(share, budget)
+        start = self._expected(fraction, budget)
 
         @functools.cache
         def measured(keys):
-            return self._measured(keys, share)
+            return self._measured(keys, fraction)
 
         keys = smallest_true(
             lambda keys: measured(keys).coverage[-1] >= self.coverage,
@@ -158,7 +158,7 @@ class _Search:
         field = measured(keys)
         return {
             WindowSuggestion(
-                pattern=self._pattern(keys, share),
+                pattern=self._pattern(keys, fraction),
                 keys_per_token=keys,
                 coverage=float(field.coverage[-1]),
                 standard_error=float(field.standard_error[-1]),
@@ -168,8 +168,8 @@ class _Search:
 
     def why_none(self, budget):
         best = max(
-            float(self._measured(budget, share).coverage[-1])
-            for share in _SHARES
+            float(self._measured(budget, fraction).coverage[-1])
+            for fraction in _FRACTIONS
         )
         return (
             f"No window of up to {budget} keys covers {self.coverage:.4g} of "
@@ -179,27 +179,27 @@ class _Search:
             f"layers={self.layers}, budget={budget}, coverage={self.coverage}"
         )
 
-    def _expected(self, share, budget):
+    def _expected(self, fraction, budget):
         """The fewest keys that are enough in theory, at most the budget."""
         keys = range(1, budget)
         return 1 + bisect.bisect_left(
             keys,
             self.coverage,
             key=lambda keys: expected_coverage(
-                self._stack(keys, share), self.length
+                self._stack(keys, fraction), self.length
             )[-1],
         )
 
-    def _measured(self, keys, share):
+    def _measured(self, keys, fraction):
         return receptive_field(
-            self._stack(keys, share),
+            self._stack(keys, fraction),
             self.length,
             num_sources=self.num_sources,
             seed=self.seed % 2**32,
         )
 
-    def _stack(self, keys, share):
-        pattern = self._pattern(keys, share)
+    def _stack(self, keys, fraction):
+        pattern = self._pattern(keys, fraction)
         return [
             pattern.bind(
                 is_causal=True,
@@ -209,8 +209,8 @@ class _Search:
             for layer in range(self.layers)
         ]
 
-    def _pattern(self, keys, share):
-        local, slots = windows(keys, share)
+    def _pattern(self, keys, fraction):
+        local, slots = windows(keys, fraction)
         if not slots:
             return SlidingWindow(local)
         stochastic = Stochastic(
@@ -221,14 +221,14 @@ class _Search:
         return stochastic + SlidingWindow(local) if local else stochastic
 
 
-def windows(keys, share):
+def windows(keys, fraction):
     """Sizes of the sliding and of the stochastic window, 0 for none.
 
     Args:
         keys: that a token sees in both under a causal mask.
-        share: of these, in the sliding window.
+        fraction: of these, in the sliding window.
     """
-    local = round(share * keys)
+    local = round(fraction * keys)
     stochastic = keys - local
     return local, max(2 * stochastic - 1, 0)
 

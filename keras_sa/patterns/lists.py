@@ -164,8 +164,6 @@ def any_of(masks):
         masks = [
             x if len(x.shape) == rank else x[..., None, :, :] for x in masks
         ]
-            x if len(x.shape) == rank else x[..., None, :, :] for x in masks
-        ]
         heads = max(mask.shape[-3] or 0 for mask in masks)
         masks = [_of_heads(mask, heads) for mask in masks]
     return functools.reduce(ops.logical_or, masks)

@@ -133,7 +133,7 @@ def test_coverage_against_depth():
         "random": analysis.receptive_field(random, 60, num_sources=20),
     }
     expected = {"random": analysis.expected_coverage(random, 60)}
-    figure = plots.plot_coverage(fields, expected, share=0.3)
+    figure = plots.plot_coverage(fields, expected, fraction=0.3)
     (axes,) = figure.axes
     assert axes.get_xlabel() == "depth in layers"
     assert axes.get_ylabel() == "coverage in % of the past"
@@ -185,8 +185,8 @@ def test_bad_coverage():
         plots.plot_coverage({})
     with pytest.raises(ValueError, match="`expected`.*Received: \\['b'\\]"):
         plots.plot_coverage({"a": field}, {"b": field.coverage})
-    with pytest.raises(ValueError, match="Received: share=99"):
-        plots.plot_coverage({"a": field}, share=99)
+    with pytest.raises(ValueError, match="Received: fraction=99"):
+        plots.plot_coverage({"a": field}, fraction=99)
 
 
 def test_small_world_curve_is_relative_to_the_lattice():
@@ -194,8 +194,8 @@ def test_small_world_curve_is_relative_to_the_lattice():
     rewired = analysis.watts_strogatz_curve(60, 4, [0, 0.5])
     figure = plots.plot_small_world_curve(curve, rewired)
     (axes,) = figure.axes
-    assert axes.get_title() == "60 tokens, 4 neighbours"
-    assert axes.get_xlabel() == "share of shortcuts"
+    assert axes.get_title() == "60 tokens, 4 neighbors"
+    assert axes.get_xlabel() == "fraction of shortcuts"
     assert axes.get_xscale() == "linear"
     lines = lines_of(axes)
     for found, name in ((curve, "{}"), (rewired, "{}, rewired at random")):
@@ -204,7 +204,7 @@ def test_small_world_curve_is_relative_to_the_lattice():
             ("clustering", found.clustering),
         ):
             x, y = lines[name.format(label)]
-            np.testing.assert_array_equal(x, found.shares)
+            np.testing.assert_array_equal(x, found.fractions)
             np.testing.assert_allclose(y, values / values[0])
     styles = {line.get_label(): line.get_linestyle() for line in axes.lines}
     assert styles["clustering, rewired at random"] == "--"
@@ -212,7 +212,7 @@ def test_small_world_curve_is_relative_to_the_lattice():
 
 
 @pytest.mark.parametrize(
-    "shares, scale",
+    "fractions, scale",
     [
         ([0, 0.001, 0.01, 0.1, 1], "symlog"),
         ([0.001, 0.01, 0.1, 1], "log"),
@@ -220,10 +220,14 @@ def test_small_world_curve_is_relative_to_the_lattice():
         ([0, 0], "linear"),
     ],
 )
-def test_scale_of_the_shares(shares, scale):
-    ones = np.ones(len(shares))
+def test_scale_of_the_fractions(fractions, scale):
+    ones = np.ones(len(fractions))
     curve = types.SimpleNamespace(
-        length=50, degree=4, shares=shares, path_length=ones, clustering=ones
+        length=50,
+        degree=4,
+        fractions=fractions,
+        path_length=ones,
+        clustering=ones,
     )
     figure = plots.plot_small_world_curve(curve)
     assert figure.axes[0].get_xscale() == scale
@@ -231,10 +235,10 @@ def test_scale_of_the_shares(shares, scale):
 
 def test_a_curve_has_two_points():
     curve = types.SimpleNamespace(
-        length=50, degree=4, shares=[0], path_length=[1], clustering=[1]
+        length=50, degree=4, fractions=[0], path_length=[1], clustering=[1]
     )
     with pytest.raises(
-        ValueError, match="two shares. Received: shares=\\[0\\]"
+        ValueError, match="two fractions. Received: fractions=\\[0\\]"
     ):
         plots.plot_small_world_curve(curve)
 
@@ -243,7 +247,7 @@ def test_a_curve_starts_with_clustering():
     curve = types.SimpleNamespace(
         length=50,
         degree=2,
-        shares=[0, 1],
+        fractions=[0, 1],
         path_length=[9, 5],
         clustering=[0, 0],
     )

@@ -48,7 +48,7 @@ def reached_by_products(stack, length):
         yield reached > 0
 
 
-def share_of_allowed(reached, is_causal):
+def fraction_of_allowed(reached, is_causal):
     length = len(reached)
     allowed = np.arange(1, length + 1) if is_causal else length
     return reached.sum(axis=1) / allowed
@@ -61,7 +61,7 @@ def test_exact(name, is_causal):
     found = analysis.receptive_field(stack, LENGTH, is_causal=is_causal)
     stack = analysis.as_patterns(stack, is_causal)
     expected = [
-        share_of_allowed(reached, is_causal)
+        fraction_of_allowed(reached, is_causal)
         for reached in reached_by_products(stack, LENGTH)
     ]
     assert found.is_exact and found.num_sources == LENGTH
@@ -201,7 +201,7 @@ def test_coverage_depth():
     assert field.coverage_depth(0.99) == 2
     assert field.coverage_depth() == 3
     assert field.coverage_depth(0.005) == 0
-    with pytest.raises(ValueError, match="`share`.*Received: share=99"):
+    with pytest.raises(ValueError, match="`fraction`.*Received: fraction=99"):
         field.coverage_depth(99)
 
 
@@ -366,7 +366,7 @@ def test_rows_that_attend_to_all_are_those_of_the_mask(pattern, is_causal):
     np.testing.assert_array_equal(graph, mask)
     field = analysis.receptive_field([bound], LENGTH)
     np.testing.assert_allclose(
-        field.token_coverage[1], share_of_allowed(mask, is_causal), rtol=1e-6
+        field.token_coverage[1], fraction_of_allowed(mask, is_causal), rtol=1e-6
     )
 
 

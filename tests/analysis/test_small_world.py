@@ -86,7 +86,7 @@ def test_references_of_networkx():
 
 @pytest.mark.parametrize("degree", [2, 4, 10, 18, 20, 22, 26, 28])
 def test_clustering_of_the_ring(degree):
-    """Also where neighbours meet on the other side."""
+    """Also where neighbors meet on the other side."""
     ring = nx.watts_strogatz_graph(29, degree, 0.0)
     assert small_world.ring_clustering(degree, 29) == pytest.approx(
         nx.average_clustering(ring)
@@ -204,7 +204,7 @@ def test_small_world_curve():
         600, 12, progress=lambda *step: steps.append(step)
     )
     assert steps == [(step, 7) for step in range(1, 8)]
-    np.testing.assert_allclose(curve.shares, np.arange(7) / 6)
+    np.testing.assert_allclose(curve.fractions, np.arange(7) / 6)
     # One random window of 3 shortens paths at once; clusters stay.
     assert curve.path_length[1] < curve.path_length[0] / 5
     assert curve.clustering[1] > curve.clustering[0] / 2

@@ -76,7 +76,7 @@ def parse(words=None):
     ):
         parser.error(
             f"--length is expected to be above {FLY.degree:.0f}, the number "
-            f"of neighbours. Received: {arguments.length}"
+            f"of neighbors. Received: {arguments.length}"
         )
     return arguments
 

@@ -30,7 +30,7 @@ _MOST_FULL, _MOST_EDGES = 1024, 2**26
 _MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
-_SHARES = (0.99, 1.0)
+_FRACTIONS = (0.99, 1.0)
 _ALIKE = 1.1  # visible keys of patterns that are comparable, the most by least
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
@@ -161,20 +161,20 @@ def _coverage_cells(field):
         powers = (2**k for k in range(num_layers.bit_length()))
         depths = sorted({*powers, num_layers})
     cells = {
-        f"depth {depth}": _share(
+        f"depth {depth}": _fraction(
             field.coverage[depth], field.standard_error[depth]
         )
         for depth in depths
     }
-    for share in _SHARES:
-        depth = field.coverage_depth(share)
-        cells[f"{100 * share:g} % at depth"] = (
+    for fraction in _FRACTIONS:
+        depth = field.coverage_depth(fraction)
+        cells[f"{100 * fraction:g} % at depth"] = (
             f"> {num_layers}" if depth is None else str(depth)
         )
     return cells
 
 
-def _share(value, error):
+def _fraction(value, error):
     """In %; what is not yet everything is not written as if it were."""
     cell = with_error(100 * value, 100 * error)
     return "< 100" if cell == "100" and value < 1 else cell
@@ -183,7 +183,7 @@ def _share(value, error):
 def _coverage_note(fields, arguments):
     whole = "the tokens up to it" if arguments.is_causal else "all tokens"
     note = (
-        f"depth l: coverage after l layers, the share in % of {whole} that "
+        f"depth l: coverage after l layers, the fraction in % of {whole} that "
         "reaches a token, mean over tokens; then the first layers of 99 % and "
         "of 100 %."
     )
@@ -261,7 +261,7 @@ def _add_small_world_curve(report, stacks, arguments, progress):
         rewired = watts_strogatz_curve(
             curve.length,
             curve.degree,
-            curve.shares,
+            curve.fractions,
             num_sources=arguments.samples,
             seed=arguments.seed,
         )
