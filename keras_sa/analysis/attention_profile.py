@@ -48,12 +48,12 @@ def attention_profile(weights, window_size, is_causal=True):
     Rows without any weight, such as padding, are left out.
 
     Args:
-        weights: `[B, H, n, n]`, not negative: how much row i hears of column
+        weights: `[B, H, n, n]`, not negative: how much row i attends to column
             j, as `keras_sa.hub.measure_attention` hands over, or the scores
             of a Keras attention layer.
         window_size: tokens in the sliding window that `local_mass` is about,
             the token's own included.
-        is_causal: whether that window looks back only: tokens `i - w + 1 .. i`,
+        is_causal: whether that window is causal: tokens `i - w + 1 .. i`,
             else `i - w // 2 .. i + (w - 1) // 2`. The weights are taken as
             they are.
 

@@ -38,12 +38,12 @@ FLY = Connectome(130_000, 0.0002, 4.4, 141.0)
 def stacks_of_degree(degree, seed=0):
     """Stacks whose union has, in the mean, as many neighbors of a token.
 
-    Windows are odd, which see as far to both sides. Half of the neighbors
+    Windows are odd, which reach as far to both sides. Half of the neighbors
     come from each of two windows, as near as can be.
 
     Args:
         degree: even int of at least 4.
-        seed: int of at most 32 bits, of the random orders.
+        seed: int of at most 32 bits, of the permutations.
 
     Returns:
         `{name: list of BoundPattern}`: a sliding window, stochastic attention

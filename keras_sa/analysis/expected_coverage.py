@@ -16,7 +16,8 @@ def expected_coverage(source, length, is_causal=None):
     Every path from a token to one that it reaches has a last random step: in
     layer `m`, from one of the tokens that sliding windows alone lead to
     through the layers above, to one that was reached after `m - 1` layers. A
-    random order shows a token every other one with the same probability `p`,
+    random permutation gives a token every other one as a key with the same
+    probability `p`,
     and all of these steps are taken to be independent. So a token is not
     reached by the one `d` positions before it, farther than sliding windows
     alone lead, with the probability
@@ -158,7 +159,7 @@ class _Causal(_Theory):
 
 
 class _Bidirectional(_Theory):
-    """`reached` is two fractions: of pairs by windows alone, of others by chance.
+    """`reached` is two fractions: of pairs by windows, of others by chance.
 
     Whoever is beyond the windows is reached with the same probability.
     """

@@ -1,6 +1,6 @@
 """How fast a stack of layers mixes the tokens, if attention is uniform.
 
-A layer whose scores are all equal averages over whom each token sees. That is
+A layer whose scores are all equal averages over the keys of each token. That is
 one step of a random walk on the attention graph, and a stack of layers is as
 many steps, each on the graph of its layer.
 
@@ -31,9 +31,9 @@ _ROUNDING = 1e-13
 
 
 def transition_matrix(source, length, is_causal=None):
-    """Uniform attention of one layer: row i is the mean over whom i sees.
+    """Uniform attention of one layer: row i is the mean over the keys of i.
 
-    Whom several heads or paths of a layer see counts together and alike.
+    What several heads or paths of a layer attend to counts together and alike.
 
     Args:
         source: as in `as_patterns`, of one layer.
@@ -119,25 +119,26 @@ def spectral_gap(source, length, is_causal=None):
     The largest eigenvalue of uniform attention is 1, for equal values. The
     second largest modulus tells what is left of unequal values each time the
     layer, or for the product the whole stack, is repeated, in the long run.
-    An order of the tokens changes no eigenvalue: without a mask a
+    A permutation changes no eigenvalue: without a mask a
     stochastic window has those of a sliding window, and blocks, which never
     mix with one another, have a gap of 0. It is the product of independent
-    orders that has a large gap: each layer leaves about 1 / sqrt(w).
+    permutations that has a large gap: each layer leaves about 1 / sqrt(w).
 
     The limit is the stationary distribution. It is uniform up to the ends of
-    the windows, which are shorter. A window of an even size looks back by one
-    more than it looks ahead: repeated in the same order it drifts to the
+    the windows, which are shorter. A window of an even size reaches back by one
+    more than ahead: repeated with the same permutation it drifts to the
     beginning of that, and to uniform attention no more.
 
     Under a causal mask the matrices are triangular, and their eigenvalues
-    stand on the diagonal: 1 over the number of tokens that a token sees. The
+    stand on the diagonal: 1 over the number of keys of a token. The
     limit is then all weight on the first token, and not uniform attention; a
-    gap of 0 means that another token, too, sees itself alone in every layer.
+    gap of 0 means that another token, too, attends to itself alone in every
+    layer.
     This says nothing of a few layers: see `total_variation`.
 
     Contractions hold for a single pass instead, at worst: values with a
     standard deviation of 1 over the tokens come out with no more than that.
-    It is 1 or less if every token is seen by as many as it sees; a little
+    It is 1 or less if every token is a key of as many as it has keys; a little
     more at the ends of windows, and much more under a causal mask, where many
     tokens take over what a few early ones hold.
 
@@ -300,13 +301,13 @@ def total_variation(source, length, is_causal=None, num_tokens=None, seed=0):
     distance is half the sum of the absolute differences between these
     weights and equal ones, over all tokens or, under a causal mask, over
     tokens 0 .. i. It is 0 for full attention and (n - w) / n for one layer
-    that sees w of n tokens.
+    that attends to w of n tokens.
 
     Args:
         source: as in `as_patterns`.
         length: tokens `n`.
         is_causal: as in `as_patterns`. A stack is causal if all its layers are.
-        num_tokens: `S`: how many tokens to look at, drawn at random without
+        num_tokens: `S`: how many tokens to measure, drawn at random without
             replacement. Default: all up to 2048, and 64 of more. All take
             O(n^2) memory.
         seed: int, of that draw.

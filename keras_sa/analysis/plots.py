@@ -110,14 +110,14 @@ def plot_pattern(source, length, is_causal=None):
 
 
 def plot_coverage(fields, expected=None, fraction=0.99):
-    """How much of the text a token sees through the layers, against depth.
+    """How much of the text reaches a token through the layers, against depth.
 
     Args:
         fields: dict from the label of a curve to its `ReceptiveField`, of at
             most seven. Sampled ones have bars of two standard errors.
         expected: optional dict from some of these labels to `[L + 1]`, as
             `expected_coverage` returns: drawn as thin black dashes.
-        fraction: fraction of the text whose depth is marked by a ring and written
+        fraction: of the text, whose depth is marked by a ring and written
             in the legend.
 
     Returns:
@@ -450,8 +450,8 @@ def _draw_curve(axes, curve, label, is_reference=False):
         values = np.asarray(getattr(curve, name), float)
         if not values[0] > 0:  # nor unknown
             raise ValueError(
-                f"`{name}` is expected to be above 0 at the first fraction, which "
-                f"the others are compared with. Received: {values[0]}"
+                f"`{name}` is expected to be above 0 at the first fraction, "
+                f"which the others are compared with. Received: {values[0]}"
             )
         axes.plot(
             fractions,

@@ -29,13 +29,13 @@ class ReceptiveField:
 
     Attributes:
         length: tokens `n`.
-        is_causal: whether all layers look back only. The fraction that reaches a
-            token is then of the tokens up to itself, else of all.
-        coverage: float64 `[L + 1]`: the fraction that reaches a token, mean over
-            tokens.
+        is_causal: whether all layers are causal. The fraction that reaches
+            a token is then of the tokens up to itself, else of all.
+        coverage: float64 `[L + 1]`: the fraction that reaches a token, mean
+            over tokens.
         standard_error: float64 `[L + 1]`, of `coverage`; 0 if it is exact.
-        token_coverage: float32 `[L + 1, n]`: the fraction for each token; of the
-            sources only, and nan before the first of them, if sampled.
+        token_coverage: float32 `[L + 1, n]`: the fraction for each token; of
+            the sources only, and nan before the first of them, if sampled.
         num_sources: how many tokens were followed.
         distance_coverage: float64 `[L + 1, D]`, or `None` unless asked for:
             the fraction of pairs of tokens, one of which reaches the other, by
@@ -56,7 +56,7 @@ class ReceptiveField:
         return self.num_sources == self.length
 
     def coverage_depth(self, fraction=1.0):
-        """The first layer whose `coverage` is at least `fraction`, or `None`."""
+        """The first layer of at least this `coverage`, or `None`."""
         return first_depth(self.coverage, fraction)
 
 
@@ -160,7 +160,7 @@ def _num_parts(num_sources, length):
 
 
 def _after_each_layer(stack, sources, length):
-    """Yields the layer and who of the sources reached whom, `[n + 1, W]`.
+    """Yields the layer and which sources reached each token, `[n + 1, W]`.
 
     The last row, which stands for nobody, is empty.
     """
@@ -199,7 +199,7 @@ def _collect(reached, neighbors, after):
 
 
 class _Tally:
-    """Counts who was reached.
+    """Counts what was reached.
 
     With a sample of sources `s`, the mean over tokens is a ratio of sums over
     sources: `sum_s a_s / sum_s b_s`, with `a_s` the sum over the tokens i that
@@ -261,7 +261,7 @@ class _Tally:
 
 
 class _ByDistance:
-    """Counts who was reached by how far away it is."""
+    """Counts what was reached by how far away it is."""
 
     def __init__(self, tally):
         self.length, self.is_causal = tally.length, tally.is_causal
@@ -295,7 +295,7 @@ class _ByDistance:
 
 
 def _weighted_bits(reached, weights, num_sources):
-    """For each source `[S]` the sum of the weights of whom it reached."""
+    """For each source `[S]` the sum of the weights of what it reached."""
     return sum(
         weights[rows] @ bits for rows, bits in _bits(reached, num_sources)
     )

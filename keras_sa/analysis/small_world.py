@@ -26,11 +26,12 @@ class SmallWorldMeasures:
 
     Attributes:
         length: nodes `n`.
-        num_edges: pairs of different tokens of which one sees the other.
+        num_edges: pairs of different tokens of which one attends to the
+            other.
         degree: mean number of neighbors of a node.
         density: fraction of all pairs that are edges.
-        clustering, clustering_error: mean over nodes of the fraction of pairs of
-            neighbors that are neighbors, and its standard error; an error is
+        clustering, clustering_error: mean over nodes of the fraction of pairs
+            of neighbors that are neighbors, and its standard error; an error is
             0 where nothing was sampled.
         transitivity: that fraction among the pairs of all nodes.
         path_length, path_length_error: mean length of the shortest path
@@ -330,7 +331,8 @@ def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
 
     A layer with a sliding window, and of its `degree // 2` neighbors on
     either side more and more are given to windows of 3 slots, each over a
-    random order of its own: one, two, ... layers of stochastic attention. The
+    random permutation of its own: one, two, ... layers of stochastic
+    attention. The
     curve that Watts and Strogatz drew for rewired edges is made of attention.
 
     Args:

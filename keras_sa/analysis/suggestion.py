@@ -57,14 +57,14 @@ def suggest_window(
 
     Tries fractions of the budget for the sliding window from none to all, in
     eighths. Theory says where to begin; what counts is the measured receptive
-    field of as many layers with independent orders. This is about what *can*
-    be heard. What a model learns to hear is another question: see
+    field of as many layers with independent permutations. This is about what
+    *can* reach a token. What a model learns to use is another question: see
     docs/results.md.
 
     Args:
         length: tokens `n` of the context.
         layers: int: layers `L` with this attention.
-        budget: int: keys that a token may see in a layer, in both windows
+        budget: int: keys that a token may have in a layer, in both windows
             together. A stochastic window of `w` slots shows `(w + 1) / 2`
             under a causal mask.
         coverage: the fraction of earlier tokens that has to reach a token, mean
@@ -74,7 +74,7 @@ def suggest_window(
             key/value heads. Default: one for the layer.
         num_sources: as in `receptive_field`. Default: all tokens up to 4,096,
             else 1,024.
-        seed: int of at most 32 bits, of the orders and the sample.
+        seed: int of at most 32 bits, of the permutations and the sample.
         progress: optional function of `(steps done, steps in all)`.
 
     Returns:
@@ -225,7 +225,7 @@ def windows(keys, fraction):
     """Sizes of the sliding and of the stochastic window, 0 for none.
 
     Args:
-        keys: that a token sees in both under a causal mask.
+        keys: that a token attends to in both under a causal mask.
         fraction: of these, in the sliding window.
     """
     local = round(fraction * keys)

@@ -179,7 +179,7 @@ def _add_measure_options(group):
         "--seed",
         type=_seed,
         default=0,
-        help="of random orders and samples (default: %(default)s)",
+        help="of permutations and samples (default: %(default)s)",
     )
 
 

@@ -31,7 +31,7 @@ _MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
 _FRACTIONS = (0.99, 1.0)
-_ALIKE = 1.1  # visible keys of patterns that are comparable, the most by least
+_ALIKE = 1.1  # keys per token that are comparable, the most by the least
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
 
