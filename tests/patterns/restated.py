@@ -17,12 +17,18 @@ def window(distance, size, is_causal, step=1):
 
 
 def mask_of(pattern, length, is_causal, seed=0, heads=1):
-    """Boolean `[K, n, n]`."""
+    """Boolean `[K, n, n]`.
+
+    Args:
+        seed: what the pattern is drawn with; or a generator of numpy, for
+            permutations of which only the distribution is the same.
+    """
     i, j = np.arange(length)[:, None], np.arange(length)[None, :]
     name = type(pattern).__name__
     if name in ("Union", "GatedSum"):
         members = pattern.members
-        seeds = pattern.seeds(seed)
+        is_generator = isinstance(seed, np.random.Generator)
+        seeds = [seed] * len(members) if is_generator else pattern.seeds(seed)
         masks = [
             mask_of(member, length, is_causal, own, heads)
             for member, own in zip(members, seeds)
@@ -53,6 +59,9 @@ def _permutations(pattern, length, seed, heads):
     per_head = {}
     if pattern.permutation_per == "head":
         per_head["num_key_value_heads"] = heads
+    if isinstance(seed, np.random.Generator):
+        rows = np.tile(np.arange(length), (heads if per_head else 1, 1))
+        return seed.permuted(rows, axis=1)
     permutation = patterns.permutation.sample_permutation(
         length, seed, **per_head
     )
