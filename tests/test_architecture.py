@@ -19,9 +19,8 @@ FRAMEWORKS = ("jax", "jaxlib", "torch", "tensorflow", "flax", "triton")
 GROUND = ("_validation", "backend", "triton")
 FLOORS = ("patterns", "ops", "layers", "hub", "evaluation")
 ANALYSIS_MAY = (
-    "keras_sa._validation",  # says nothing of who attends to whom
+    "keras_sa._validation",
     "keras_sa.patterns",
-    "keras_sa.ops.patterns",
     "keras_sa.analysis",
 )
 # Folders of implementations, and what they may share.

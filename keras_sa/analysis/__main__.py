@@ -1,6 +1,6 @@
 """Analyses attention graphs from a command line.
 
-    python -m keras_sa.analysis --pattern small_world --length 4096 --window 26
+    python -m keras_sa.analysis --pattern "Stochastic(26)" --length 4096
 
 prints a table and writes it, with figures, into a folder; `--help` has the
 rest.

@@ -8,14 +8,14 @@ import dataclasses
 import numpy as np
 
 from keras_sa import _validation
-from keras_sa.ops.patterns import window_reach
+from keras_sa.patterns import window_reach
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionProfile:
     """How the heads of a layer attend. Means over the rows with weight.
 
-    All but `total` are of the shares of a row: its weights over their sum.
+    All but `total` are of the fractions of a row: its weights over their sum.
 
     Attributes:
         window_size: int, of `local_mass`.
@@ -23,9 +23,9 @@ class AttentionProfile:
         evenness: `[H]`: the entropy over that of as many keys alike, from 0
             to 1; of all rows together.
         mean_distance: `[H]` in tokens, `|i - j|` as the weights have it.
-        local_mass: `[H]`: the share of weight inside the sliding window of
+        local_mass: `[H]`: the fraction of weight inside the sliding window of
             `window_size`.
-        mass_by_distance: `[H, S]`: the share of weight at each step of
+        mass_by_distance: `[H, S]`: the fraction of weight at each step of
             distance; sums to 1.
         distances: `[S]`: where the steps begin: 0, 1, 2, 4, 8, ... tokens.
         total: `[H]`: what the weights of a row sum to: 1, less with sinks,
@@ -42,18 +42,18 @@ class AttentionProfile:
     total: np.ndarray
 
 
-def attention_profile(weights, window_size, causal=True):
+def attention_profile(weights, window_size, is_causal=True):
     """Entropy and reach of the attention weights of a layer, for each head.
 
     Rows without any weight, such as padding, are left out.
 
     Args:
-        weights: `[B, H, n, n]`, not negative: how much row i hears of column
+        weights: `[B, H, n, n]`, not negative: how much row i attends to column
             j, as `keras_sa.hub.measure_attention` hands over, or the scores
             of a Keras attention layer.
         window_size: tokens in the sliding window that `local_mass` is about,
             the token's own included.
-        causal: whether that window looks back only: tokens `i - w + 1 .. i`,
+        is_causal: whether that window is causal: tokens `i - w + 1 .. i`,
             else `i - w // 2 .. i + (w - 1) // 2`. The weights are taken as
             they are.
 
@@ -78,7 +78,7 @@ def attention_profile(weights, window_size, causal=True):
     length = weights.shape[-1]
     position = np.arange(length)
     offset = position[:, None] - position[None, :]
-    left, right = window_reach(window_size, causal)
+    left, right = window_reach(window_size, is_causal)
     is_local = (offset <= left) & (offset >= -right)
     step = _steps(np.abs(offset))
     heads = [
@@ -97,11 +97,13 @@ def _of_head(weights, offset, is_local, step):
     total = weights.sum(axis=-1, dtype="float64")
     has_weight = total > 0
     # Rows of all examples `[rows, n]`, and the query's place of each.
-    shares = weights[has_weight] / total[has_weight][:, None]
+    fractions = weights[has_weight] / total[has_weight][:, None]
     row = np.nonzero(has_weight)[1]
-    mass = _sum_by_row(shares, row, len(offset))  # [n, n], sums to 1
-    entropies = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), -1)
-    most = np.sum(np.log(np.count_nonzero(shares, axis=-1)))
+    mass = _sum_by_row(fractions, row, len(offset))  # [n, n], sums to 1
+    entropies = -np.sum(
+        fractions * np.log(np.where(fractions > 0, fractions, 1)), -1
+    )
+    most = np.sum(np.log(np.count_nonzero(fractions, axis=-1)))
     return {
         "entropy": np.mean(entropies),
         "evenness": np.sum(entropies) / most if most else 0.0,
@@ -112,10 +114,10 @@ def _of_head(weights, offset, is_local, step):
     }
 
 
-def _sum_by_row(shares, row, length):
-    """The mean share of each pair over all rows, `[n, n]`."""
+def _sum_by_row(fractions, row, length):
+    """The mean fraction of each pair over all rows, `[n, n]`."""
     mass = np.zeros((length, length))
-    np.add.at(mass, row, shares)
+    np.add.at(mass, row, fractions)
     return mass / len(row)
 
 

@@ -3,7 +3,8 @@
 import dataclasses
 
 from keras_sa import _validation
-from keras_sa.ops import patterns
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Connectome:
 
     Attributes:
         num_neurons: nodes.
-        density: the share of pairs that are connected.
+        density: the fraction of pairs that are connected.
         path_length: mean length of the shortest paths.
         small_worldness: `sigma`, against random graphs of as many edges.
     """
@@ -24,7 +25,7 @@ class Connectome:
 
     @property
     def degree(self):
-        """Mean number of neighbours of a neuron."""
+        """Mean number of neighbors of a neuron."""
         return self.density * self.num_neurons
 
 
@@ -35,18 +36,18 @@ FLY = Connectome(130_000, 0.0002, 4.4, 141.0)
 
 
 def stacks_of_degree(degree, seed=0):
-    """Stacks whose union has, in the mean, as many neighbours of a token.
+    """Stacks whose union has, in the mean, as many neighbors of a token.
 
-    Windows are odd, which see as far to both sides. Half of the neighbours
+    Windows are odd, which reach as far to both sides. Half of the neighbors
     come from each of two windows, as near as can be.
 
     Args:
         degree: even int of at least 4.
-        seed: int of at most 32 bits, of the random orders.
+        seed: int of at most 32 bits, of the permutations.
 
     Returns:
-        `{name: list of patterns}`: a sliding window, stochastic attention in
-        two layers, and one layer of a small world.
+        `{name: list of BoundPattern}`: a sliding window, stochastic attention
+        in two layers, and one layer of a small world.
 
     Raises:
         ValueError: for another degree.
@@ -55,8 +56,8 @@ def stacks_of_degree(degree, seed=0):
 
     >>> from keras_sa import analysis
     >>> stacks = analysis.stacks_of_degree(26)
-    >>> [pattern.window_size for pattern in stacks["stochastic"]]
-    [13, 15]
+    >>> [layer.pattern for layer in stacks["stochastic"]]
+    [Stochastic(13), Stochastic(15)]
     """
     _validation.check_positive_int("degree", degree)
     if degree % 2 or degree < 4:
@@ -68,12 +69,12 @@ def stacks_of_degree(degree, seed=0):
     small = 2 * (reach // 2) + 1
     large = 2 * (reach - reach // 2) + 1
     return {
-        "sliding_window": [patterns.SlidingWindow(degree + 1)],
+        "sliding_window": [SlidingWindow(degree + 1).bind()],
         "stochastic": [
-            patterns.Stochastic(small, seed=seed),
-            patterns.Stochastic(large, seed=(seed + 1) % 2**32),
+            Stochastic(small).bind(seed=seed),
+            Stochastic(large).bind(seed=(seed + 1) % 2**32),
         ],
         "small_world": [
-            patterns.SmallWorld(large, seed=seed, local_window_size=small)
+            (Stochastic(large) | SlidingWindow(small)).bind(seed=seed)
         ],
     }

@@ -1,7 +1,7 @@
 """Stochastic attention as an estimate of attention to everything.
 
 Letters: `n` tokens, `w` window, `W` window sizes, `R` draws, `T` tokens or
-one for all, `c` tokens that a token sees, `k` that full attention shows it.
+one for all, `c` keys of a token, `k` those of full attention.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 from keras_sa import _validation
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.mixing import transition_matrix
-from keras_sa.ops import patterns
+from keras_sa.patterns import Stochastic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ def estimator_error(
     length,
     window_sizes,
     neighborhood="window",
-    causal=False,
+    is_causal=False,
     num_draws=16,
     num_values=16,
     seed=0,
@@ -49,34 +49,34 @@ def estimator_error(
     """Bias and variance of stochastic for full attention, by window size.
 
     Scores are all equal: the output at a token is the mean of the values it
-    sees, and estimates the mean of all values or, under a causal mask, of
-    those up to the token. Over random orders of the tokens the claims are,
+    attends to, and estimates the mean of all values or, under a causal mask, of
+    those up to the token. Over random permutations the claims are,
     for values of variance 1 and the mean over the tokens:
 
-    - The estimate is biased, since a token always sees itself. Where it sees
-      `c` of `k` tokens the bias is `(k - c) / (c (k - 1))` times the
+    - The estimate is biased, since a token always attends to itself. Where it
+      has `c` of `k` keys the bias is `(k - c) / (c (k - 1))` times the
       difference of its own value to the mean: the squared bias falls with
       1 / c^2.
-    - Whom else it sees is a sample without replacement, so that the variance
-      is `(c - 1) / c^2 * (k - c) / (k - 1)`: it falls with 1 / c and is by
-      far the larger part.
+    - What else it attends to is a sample without replacement, so that the
+      variance is `(c - 1) / c^2 * (k - c) / (k - 1)`: it falls with 1 / c
+      and is by far the larger part.
     - `c` is `w`, or less near both ends of the order and in a short last
       block. Under a causal mask it is random: 1 and what a draw of `c - 1`
       other tokens has of the `k - 1` that came before (hypergeometric). Early
-      tokens, which mostly see themselves alone, then have most of the bias.
-      What `c` varies adds to the variance, as the bias does with it.
+      tokens, which mostly attend to themselves alone, then have most of the
+      bias. What `c` varies adds to the variance, as the bias does with it.
 
     Both sides are in the result. What is measured are values drawn from a
     normal distribution, each set under permutations of its own; the part that
     the variance adds to the square of a mean over few draws is taken off. The
     theory is exact for any independent values of variance 1 and uniformly
-    random orders. Attention with unequal scores is not covered.
+    random permutations. Attention with unequal scores is not covered.
 
     Args:
         length: tokens `n`.
         window_sizes: ints `w`, at most `length`.
         neighborhood: `"window"` or `"block"`.
-        causal: whether tokens look back only.
+        is_causal: whether a token attends to no later token.
         num_draws: `R`: permutations for each set of values, 2 at least.
         num_values: sets of values, 2 at least: the measured numbers are means
             over them, the standard errors come from their spread.
@@ -103,9 +103,8 @@ def estimator_error(
     generator = np.random.default_rng(seed)
     rows = []
     for window_size in window_sizes:
-        pattern = patterns.Stochastic(
-            window_size, neighborhood=neighborhood, causal=causal
-        )
+        pattern = Stochastic(window_size, neighborhood=neighborhood)
+        pattern = pattern.bind(is_causal=is_causal)
         measured = [
             _measured(pattern, length, num_draws, generator)
             for _ in range(num_values)
@@ -140,7 +139,7 @@ def _measured(pattern, length, num_draws, generator):
     """Squared bias and variance for one set of values, over the tokens."""
     values = generator.standard_normal(length)
     target = values.mean()
-    if pattern.causal:
+    if pattern.is_causal:
         target = np.cumsum(values) / np.arange(1, length + 1)
     errors = np.empty((num_draws, length))
     for draw in range(num_draws):
@@ -155,11 +154,10 @@ def _measured(pattern, length, num_draws, generator):
 
 def _expected(pattern, length):
     """Squared bias and variance, in the mean over values and tokens."""
-    whole = dataclasses.replace(pattern, causal=False)
-    sizes = np.concatenate(
-        [(x >= 0).sum(axis=1) for x in neighbor_rows([whole], length)]
-    )
-    others = np.arange(length) if pattern.causal else np.array([length - 1])
+    whole = dataclasses.replace(pattern, is_causal=False)
+    rows = neighbor_rows([whole], length)
+    sizes = np.concatenate([(x >= 0).sum(axis=1) for _, x in rows])
+    others = np.arange(length) if pattern.is_causal else np.array([length - 1])
     chance = _chance_of_seeing(sizes, others)  # [T, w]
     seen = np.arange(1, chance.shape[1] + 1)
     others = others[:, None]
@@ -174,25 +172,25 @@ def _expected(pattern, length):
 
 
 def _chance_of_seeing(sizes, others):
-    """How probable it is to see 1 .. w of the tokens one may see.
+    """How probable it is to attend to 1 .. w of the tokens one may.
 
     Args:
         sizes: int `[n]`: tokens in the windows of all slots.
-        others: int `[T]`: how many others a token may see.
+        others: int `[T]`: how many others a token may attend to.
 
     Returns:
         float64 `[T, w]`.
     """
     length, largest = len(sizes), sizes.max()
-    share = np.bincount(sizes) / length
+    fraction = np.bincount(sizes) / length
     chance = np.zeros((len(others), largest))
     chance[:, 0] = 1  # before any other is drawn
-    total = share[1] * chance
+    total = fraction[1] * chance
     left = others[:, None] - np.arange(largest)
     for drawn in range(largest - 1):
-        # One more other token comes into the window: is it one to be seen?
+        # One more other token comes into the window: is it one of these?
         is_seen = chance * left / (length - 1 - drawn)
         chance = chance - is_seen
         chance[:, 1:] += is_seen[:, :-1]
-        total += share[drawn + 2] * chance
+        total += fraction[drawn + 2] * chance
     return total

@@ -8,18 +8,16 @@ import numpy as np
 from keras_sa import _validation
 from keras_sa.analysis.receptive_field import check_alike
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import patterns
-
-_EVERYBODY = 2**32  # a window over any text
 
 
-def expected_coverage(source, length, causal=None):
+def expected_coverage(source, length, is_causal=None):
     """The coverage of a stack of layers in a mean-field theory.
 
     Every path from a token to one that it reaches has a last random step: in
     layer `m`, from one of the tokens that sliding windows alone lead to
     through the layers above, to one that was reached after `m - 1` layers. A
-    random order shows a token every other one with the same probability `p`,
+    random permutation gives a token every other one as a key with the same
+    probability `p`,
     and all of these steps are taken to be independent. So a token is not
     reached by the one `d` positions before it, farther than sliding windows
     alone lead, with the probability
@@ -39,7 +37,7 @@ def expected_coverage(source, length, causal=None):
             sliding-window, stochastic or small-world attention, which draw
             their orders independently.
         length: tokens `n`.
-        causal: as in `as_patterns`.
+        is_causal: as in `as_patterns`.
 
     Returns:
         float64 `[L + 1]`: the expected `coverage` of `receptive_field`.
@@ -52,86 +50,53 @@ def expected_coverage(source, length, causal=None):
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> stack = [patterns.SlidingWindow(11, causal=True)] * 10
-    >>> coverage = analysis.expected_coverage(stack, 101)
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> stack = [SlidingWindow(11)] * 10
+    >>> coverage = analysis.expected_coverage(stack, 101, is_causal=True)
     >>> float(coverage[-1])
     1.0
 
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
-    stack = as_patterns(source, causal)
-    causal = check_alike(stack)
+    stack = as_patterns(source, is_causal)
+    is_causal = check_alike(stack)
     _validation.check_positive_int("length", length)
-    _check_is_known(stack)
-    local = _local_reach(stack)
-    probabilities = [_probability(pattern, length) for pattern in stack]
-    theory = _Causal if causal else _TwoSided
+    pairs = [_reach_and_probability(pattern, length) for pattern in stack]
+    _check_independent(stack)
+    local, probabilities = map(np.array, zip(*pairs))
+    theory = _Causal if is_causal else _Bidirectional
     return np.array(theory(length, local, probabilities).coverage())
 
 
-def _check_is_known(stack):
-    known = (patterns.Full, patterns.SlidingWindow, patterns.Stochastic)
-    for pattern in stack:
-        if not isinstance(pattern, known) or _has_fixed_blocks(pattern):
-            raise ValueError(
-                "A theory is expected for full, sliding-window, stochastic "
-                f"and small-world layers only. Received: {pattern}"
-            )
-    seeds = [pattern.seed for pattern in stack if _is_random(pattern)]
+def _check_independent(stack):
+    seeds = [pattern.seed for pattern in stack if pattern.pattern.is_random]
     if len(set(seeds)) < len(seeds):
         raise ValueError(
-            "The random orders of the layers are expected to be independent: "
+            "The permutations of the layers are expected to be independent: "
             f"each with a seed of its own. Received: the seeds {seeds}"
         )
 
 
-def _is_random(pattern):
-    return (
-        isinstance(pattern, patterns.Stochastic) and pattern.order == "random"
-    )
-
-
-def _has_fixed_blocks(pattern):
-    """Blocks of the text: what a token sees depends on where it is."""
-    return (
-        isinstance(pattern, patterns.Stochastic)
-        and pattern.order == "identity"
-        and pattern.neighborhood == "block"
-    )
-
-
-def _probability(pattern, length):
-    """That a random order shows a token some other one."""
-    if not _is_random(pattern) or length == 1:
-        return 0.0
-    seen = patterns.visible_keys_per_token(
-        length,
-        pattern.window_size,
-        "stochastic",
-        neighborhood=pattern.neighborhood,
-    )
-    unseen = 1 - (seen - 1) / (length - 1)
-    return 1 - unseen ** (pattern.num_permutations or 1)
-
-
-def _local_reach(stack):
-    """int `[L, 2]`: positions to the left and right that a layer shows."""
-    return np.array([_reach_of(pattern) for pattern in stack])
-
-
-def _reach_of(pattern):
-    if isinstance(pattern, patterns.Full):
-        pattern = patterns.SlidingWindow(_EVERYBODY, causal=pattern.causal)
-    if isinstance(pattern, patterns.SlidingWindow):
-        return patterns.window_reach(pattern.window_size, pattern.causal)
-    left = right = 0
-    if not _is_random(pattern):  # the slots are the positions
-        left, right = patterns.window_reach(pattern.window_size, False)
-    if isinstance(pattern, patterns.SmallWorld):
-        left, right = np.maximum((left, right), _reach_of(pattern.local))
-    return left, 0 if pattern.causal else right
+def _reach_and_probability(bound, length):
+    """Positions to the left and right that a token attends to, int `[2]`, and
+    the probability that it attends to some other one by a permutation."""
+    reach, missed = np.zeros(2, int), 1.0
+    for leaf in bound.pattern.leaves():
+        near = leaf.reach(length, is_causal=bound.is_causal)
+        chance = leaf.pair_probability(length, bound.num_key_value_heads)
+        if near is None and chance is None:
+            raise ValueError(
+                "A theory is expected for layers in which all tokens have the "
+                "same window, or the same chance of any key: Full, "
+                "SlidingWindow, Stochastic, and what `|` and `+` make of them. "
+                f"Received: {leaf}"
+            )
+        if chance is None:
+            reach = np.maximum(reach, near)
+        else:
+            missed *= 1 - chance
+    return reach, 1 - missed
 
 
 class _Theory:
@@ -189,12 +154,12 @@ class _Causal(_Theory):
         )
 
     def mean(self, reached):
-        """Over tokens i, of the share of `d = 0 .. i`."""
+        """Over tokens i, of the fraction of `d = 0 .. i`."""
         return np.mean(np.cumsum(reached) / np.arange(1, self.length + 1))
 
 
-class _TwoSided(_Theory):
-    """`reached` is two shares: of pairs by windows alone, of others by chance.
+class _Bidirectional(_Theory):
+    """`reached` is two fractions: of pairs by windows, of others by chance.
 
     Whoever is beyond the windows is reached with the same probability.
     """
@@ -203,20 +168,20 @@ class _TwoSided(_Theory):
         return self.with_local(0.0, (0, 0))
 
     def with_local(self, by_chance, local):
-        return self._share(local), by_chance
+        return self._fraction(local), by_chance
 
     def last_step(self, reached, probability, local):
         """The log of the probability that no such step is there."""
         near, by_chance = reached
         log_unseen = near * np.log1p(-probability)
         log_unseen += (1 - near) * np.log1p(-probability * by_chance)
-        return self.length**2 * self._share(local) * log_unseen
+        return self.length**2 * self._fraction(local) * log_unseen
 
     def mean(self, reached):
         near, by_chance = reached
         return near + (1 - near) * by_chance
 
-    def _share(self, local):
+    def _fraction(self, local):
         """Of all pairs of tokens: those within some positions."""
         position = np.arange(self.length)
         first = np.maximum(position - local[0], 0)

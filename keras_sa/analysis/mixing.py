@@ -1,6 +1,6 @@
 """How fast a stack of layers mixes the tokens, if attention is uniform.
 
-A layer whose scores are all equal averages over whom each token sees. That is
+A layer whose scores are all equal averages over the keys of each token. That is
 one step of a random walk on the attention graph, and a stack of layers is as
 many steps, each on the graph of its layer.
 
@@ -30,15 +30,15 @@ _MOST_WORK = 2**24
 _ROUNDING = 1e-13
 
 
-def transition_matrix(source, length, causal=None):
-    """Uniform attention of one layer: row i is the mean over whom i sees.
+def transition_matrix(source, length, is_causal=None):
+    """Uniform attention of one layer: row i is the mean over the keys of i.
 
-    Whom several heads or paths of a layer see counts together and alike.
+    What several heads or paths of a layer attend to counts together and alike.
 
     Args:
         source: as in `as_patterns`, of one layer.
         length: tokens `n`.
-        causal: as in `as_patterns`.
+        is_causal: as in `as_patterns`.
 
     Returns:
         `scipy.sparse.csr_array` `[n, n]` of float64; rows sum to 1.
@@ -49,14 +49,13 @@ def transition_matrix(source, length, causal=None):
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> window = patterns.SlidingWindow(2, causal=True)
-    >>> analysis.transition_matrix(window, 3).toarray()
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> analysis.transition_matrix(SlidingWindow(2), 3, True).toarray()
     array([[1. , 0. , 0. ],
            [0.5, 0.5, 0. ],
            [0. , 0.5, 0.5]])
     """
-    stack = as_patterns(source, causal)
+    stack = as_patterns(source, is_causal)
     if len(stack) > 1:
         raise ValueError(
             "`source` is expected to be one layer: layers of a stack come one "
@@ -66,13 +65,13 @@ def transition_matrix(source, length, causal=None):
         )
     graph = attention_graph(stack, length)
     degrees = np.diff(graph.indptr)
-    weights = np.repeat(1 / degrees, degrees)
+    weights = np.repeat(1 / np.maximum(degrees, 1), degrees)
     return scipy.sparse.csr_array(
         (weights, graph.indices, graph.indptr), graph.shape
     )
 
 
-def transition_matrices(source, length, causal=None):
+def transition_matrices(source, length, is_causal=None):
     """The matrices of the layers of a stack, one after the other.
 
     Args: as in `transition_matrix`, of any number of layers.
@@ -81,7 +80,7 @@ def transition_matrices(source, length, causal=None):
         `scipy.sparse.csr_array` `[n, n]` for each layer. The stack does
         `matrices[-1] @ ... @ matrices[0]`.
     """
-    for pattern in as_patterns(source, causal):
+    for pattern in as_patterns(source, is_causal):
         yield transition_matrix(pattern, length)
 
 
@@ -114,31 +113,32 @@ class SpectralGap:
         return 1 - self.product_modulus
 
 
-def spectral_gap(source, length, causal=None):
+def spectral_gap(source, length, is_causal=None):
     """The spectral gap of each layer and of the product of the layers.
 
     The largest eigenvalue of uniform attention is 1, for equal values. The
     second largest modulus tells what is left of unequal values each time the
     layer, or for the product the whole stack, is repeated, in the long run.
-    An order of the tokens changes no eigenvalue: without a mask a
+    A permutation changes no eigenvalue: without a mask a
     stochastic window has those of a sliding window, and blocks, which never
     mix with one another, have a gap of 0. It is the product of independent
-    orders that has a large gap: each layer leaves about 1 / sqrt(w).
+    permutations that has a large gap: each layer leaves about 1 / sqrt(w).
 
     The limit is the stationary distribution. It is uniform up to the ends of
-    the windows, which are shorter. A window of an even size looks back by one
-    more than it looks ahead: repeated in the same order it drifts to the
+    the windows, which are shorter. A window of an even size reaches back by one
+    more than ahead: repeated with the same permutation it drifts to the
     beginning of that, and to uniform attention no more.
 
     Under a causal mask the matrices are triangular, and their eigenvalues
-    stand on the diagonal: 1 over the number of tokens that a token sees. The
+    stand on the diagonal: 1 over the number of keys of a token. The
     limit is then all weight on the first token, and not uniform attention; a
-    gap of 0 means that another token, too, sees itself alone in every layer.
+    gap of 0 means that another token, too, attends to itself alone in every
+    layer.
     This says nothing of a few layers: see `total_variation`.
 
     Contractions hold for a single pass instead, at worst: values with a
     standard deviation of 1 over the tokens come out with no more than that.
-    It is 1 or less if every token is seen by as many as it sees; a little
+    It is 1 or less if every token is a key of as many as it has keys; a little
     more at the ends of windows, and much more under a causal mask, where many
     tokens take over what a few early ones hold.
 
@@ -152,7 +152,7 @@ def spectral_gap(source, length, causal=None):
     Args:
         source: as in `as_patterns`.
         length: tokens `n`.
-        causal: as in `as_patterns`.
+        is_causal: as in `as_patterns`.
 
     Returns:
         A `SpectralGap`.
@@ -163,15 +163,15 @@ def spectral_gap(source, length, causal=None):
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> same = [patterns.Stochastic(9, seed=0), patterns.Stochastic(9, seed=0)]
+    >>> from keras_sa.patterns import Stochastic
+    >>> same = [Stochastic(9).bind(seed=0)] * 2
     >>> round(analysis.spectral_gap(same, 100).product_gap, 2)
     0.01
-    >>> other = [patterns.Stochastic(9, seed=0), patterns.Stochastic(9, seed=1)]
+    >>> other = [Stochastic(9).bind(seed=layer) for layer in range(2)]
     >>> round(analysis.spectral_gap(other, 100).product_gap, 2)
     0.75
     """
-    matrices = list(transition_matrices(source, length, causal))
+    matrices = list(transition_matrices(source, length, is_causal))
     return SpectralGap(
         moduli=np.array([_second_modulus([x]) for x in matrices]),
         product_modulus=_second_modulus(matrices),
@@ -216,9 +216,8 @@ def _contraction(matrices):
 
 
 def _is_lower_triangular(matrix):
-    """Of a matrix whose columns are in order, and whose rows hold one."""
-    last = matrix.indices[matrix.indptr[1:] - 1]
-    return bool((last <= np.arange(len(last))).all())
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return bool((matrix.indices <= row).all())
 
 
 def _differences(matrices, values):
@@ -294,7 +293,7 @@ class TotalVariation:
         return self.distances.max(axis=1)
 
 
-def total_variation(source, length, causal=None, num_tokens=None, seed=0):
+def total_variation(source, length, is_causal=None, num_tokens=None, seed=0):
     """How far tokens are from an even view of everything, layer by layer.
 
     After l layers of uniform attention token i holds a mean of the inputs,
@@ -302,13 +301,13 @@ def total_variation(source, length, causal=None, num_tokens=None, seed=0):
     distance is half the sum of the absolute differences between these
     weights and equal ones, over all tokens or, under a causal mask, over
     tokens 0 .. i. It is 0 for full attention and (n - w) / n for one layer
-    that sees w of n tokens.
+    that attends to w of n tokens.
 
     Args:
         source: as in `as_patterns`.
         length: tokens `n`.
-        causal: as in `as_patterns`. A stack is causal if all its layers are.
-        num_tokens: `S`: how many tokens to look at, drawn at random without
+        is_causal: as in `as_patterns`. A stack is causal if all its layers are.
+        num_tokens: `S`: how many tokens to measure, drawn at random without
             replacement. Default: all up to 2048, and 64 of more. All take
             O(n^2) memory.
         seed: int, of that draw.
@@ -323,21 +322,21 @@ def total_variation(source, length, causal=None, num_tokens=None, seed=0):
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> same = [patterns.Stochastic(16, seed=0)] * 3
-    >>> other = [patterns.Stochastic(16, seed=layer) for layer in range(3)]
+    >>> from keras_sa.patterns import Stochastic
+    >>> same = [Stochastic(16).bind(seed=0)] * 3
+    >>> other = [Stochastic(16).bind(seed=layer) for layer in range(3)]
     >>> analysis.total_variation(same, 500).mean.round(2)
     array([0.97, 0.94, 0.92])
     >>> analysis.total_variation(other, 500).mean.round(2)
     array([0.97, 0.6 , 0.13])
     """
-    stack = as_patterns(source, causal)
+    stack = as_patterns(source, is_causal)
     _validation.check_positive_int("length", length)
     if num_tokens is None:
         num_tokens = length if length <= _MOST_EXACT else _SAMPLE
     tokens = sampling.choose("num_tokens", num_tokens, length, seed)
     matrices = list(transition_matrices(stack, length))
-    is_causal = all(pattern.causal for pattern in stack)
+    is_causal = all(pattern.is_causal for pattern in stack)
     if len(tokens) == length:
         products = _products(matrices)
     else:
@@ -369,10 +368,10 @@ def _rows_of_products(matrices, tokens):
         yield weights
 
 
-def _distances(weights, tokens, causal):
+def _distances(weights, tokens, is_causal):
     """Total variation `[S]` to equal weights, of the columns of `[n, S]`."""
     length = len(weights)
-    if not causal:
+    if not is_causal:
         return np.abs(weights - 1 / length).sum(axis=0) / 2
     allowed = np.arange(length)[:, None] <= tokens
     return np.abs(weights - allowed / (tokens + 1)).sum(axis=0) / 2

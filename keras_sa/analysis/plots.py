@@ -5,11 +5,13 @@ state of pyplot, so it needs no screen; `save` writes it, and a notebook shows
 it. Colours are those of Okabe and Ito, which colour-blind readers tell apart;
 markers, lines and shades differ as well, for print without colours.
 
-Letters: `n` tokens, `L` layers, `H` heads, `P` paths of a layer.
+Letters: `n` tokens, `L` layers, `H` heads, `P` terms of a layer.
 """
 
+import itertools
 import math
 import pathlib
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -21,7 +23,6 @@ from matplotlib.patches import Patch
 
 from keras_sa import _validation
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import patterns as _patterns
 
 FORMATS = ("png", "svg")
 # Colour, marker and line of the first curve, the second and so on. Dashes are
@@ -35,47 +36,34 @@ _STYLES = (
     ("#56B4E9", "P", (0, (1, 3))),
     ("black", "*", "-"),
 )
-# Who is seen, and through what. Those that meet in a panel differ in shade.
-_KINDS = {
-    "itself": "black",
-    "window over the text": "#0072B2",
-    "window over a random order": "#E69F00",
-    "both windows": "#F0E442",
-    "chosen block": "#009E73",
-    "every token": "#56B4E9",
-}
-_CODES = {kind: code for code, kind in enumerate(_KINDS, start=1)}
-_NAMES = {
-    _patterns.Full: "full",
-    _patterns.SlidingWindow: "sliding window",
-    _patterns.Stochastic: "stochastic",
-    _patterns.SmallWorld: "small world",
-    _patterns.BlockRouted: "block-routed",
-}
+# Of the token itself, of what several parts have, and of one part after the
+# other. Those that meet in a panel differ in shade.
+_ITSELF, _SEVERAL = ("itself", "black"), ("several of them", "#F0E442")
+_PARTS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#D55E00")
+_MOST_LETTERS = 32  # in a line of a title
 _MOST_DRAWN = 2048  # tokens; there are not as many dots in print
 _MOST_CELLS = 200  # with numbers that are large enough to read
 _MOST_CURVES = len(_STYLES)
 _DOTS_PER_INCH = 160
-_PATHS = ("stochastic", "local")
 # Measure of a profile, unit, limits of the colours, and how it is written.
 _PROFILE = (
     ("entropy", "nats", (0, None), "{:.1f}"),
-    ("local_mass", "share of the attention", (0, 1), "{:.2f}"),
+    ("local_mass", "fraction of the attention", (0, 1), "{:.2f}"),
     ("mean_distance", "tokens", (0, None), "{:.0f}"),
 )
 
 
-def plot_pattern(source, length, causal=None):
-    """Who sees whom, tokens in the order of the text; a panel for each layer.
+def plot_pattern(source, length, is_causal=None):
+    """Which keys a token attends to, in the order of the text, for each layer.
 
-    What a token sees through the window over the text, through the window
-    over a random order, and through both has a colour of its own.
+    Every kind of pattern that a layer is made of has a colour of its own, and
+    so has what several of them attend to.
 
     Args:
         source: as in `as_patterns`; or a dict from the title of a panel to a
             source of one layer, to compare them.
         length: tokens `n`, at most 2048: the masks take O(n^2).
-        causal: as in `as_patterns`.
+        is_causal: as in `as_patterns`.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -87,13 +75,14 @@ def plot_pattern(source, length, causal=None):
     Example:
 
     >>> from keras_sa.analysis import plots
-    >>> from keras_sa.ops import patterns
-    >>> stack = [patterns.SmallWorld(4, seed=seed) for seed in range(2)]
-    >>> figure = plots.plot_pattern(stack, 32, causal=True)
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> from keras_sa.patterns import Stochastic
+    >>> stack = [Stochastic(4), SlidingWindow(4)]
+    >>> figure = plots.plot_pattern(stack, 32, is_causal=True)
     >>> [axes.get_title() for axes in figure.axes]
-    ['layer 0: small world', 'layer 1: small world']
+    ['layer 0: Stochastic(4)', 'layer 1: SlidingWindow(4)']
     """
-    layers = _titled_layers(source, causal)
+    layers = _titled_layers(source, is_causal)
     _validation.check_positive_int("length", length)
     if length > _MOST_DRAWN:
         raise ValueError(
@@ -101,30 +90,34 @@ def plot_pattern(source, length, causal=None):
             f"cannot be told apart. Received: length={length}"
         )
     figure, panels = _grid(len(layers), panel=2.8, beside=2.4)
+    kinds = {_kind(leaf) for _, bound in layers for leaf in bound.leaves()}
+    kinds = [_ITSELF, *zip(sorted(kinds), itertools.cycle(_PARTS)), _SEVERAL]
+    colours = ["white", *(colour for _, colour in kinds)]
+    names = [name for name, _ in kinds]
     present = set()
-    for axes, (title, pattern) in zip(panels, layers):
-        codes = _codes(pattern, length)
+    for axes, (title, bound) in zip(panels, layers):
+        codes = _codes(bound, length, names)
         present.update(np.unique(codes).tolist())
-        _draw_codes(axes, codes)
+        _draw_codes(axes, codes, colours)
         axes.set_title(title)
     handles = [
-        Patch(facecolor=colour, edgecolor="black", label=kind)
-        for kind, colour in _KINDS.items()
-        if _CODES[kind] in present
+        Patch(facecolor=colour, edgecolor="black", label=name)
+        for code, (name, colour) in enumerate(kinds, start=1)
+        if code in present
     ]
     figure.legend(handles=handles, loc="outside right upper")
     return figure
 
 
-def plot_coverage(fields, expected=None, share=0.99):
-    """How much of the text a token sees through the layers, against depth.
+def plot_coverage(fields, expected=None, fraction=0.99):
+    """How much of the text reaches a token through the layers, against depth.
 
     Args:
         fields: dict from the label of a curve to its `ReceptiveField`, of at
             most seven. Sampled ones have bars of two standard errors.
         expected: optional dict from some of these labels to `[L + 1]`, as
             `expected_coverage` returns: drawn as thin black dashes.
-        share: share of the text whose depth is marked by a ring and written
+        fraction: of the text, whose depth is marked by a ring and written
             in the legend.
 
     Returns:
@@ -132,14 +125,14 @@ def plot_coverage(fields, expected=None, share=0.99):
 
     Raises:
         ValueError: for no curve or too many, a label of `expected` that
-            `fields` does not have, or a `share` outside (0, 1].
+            `fields` does not have, or a `fraction` outside (0, 1].
 
     Example:
 
     >>> from keras_sa import analysis
     >>> from keras_sa.analysis import plots
-    >>> from keras_sa.ops import patterns
-    >>> stack = [patterns.Stochastic(8, seed=seed) for seed in range(4)]
+    >>> from keras_sa.patterns import Stochastic
+    >>> stack = [Stochastic(8)] * 4
     >>> figure = plots.plot_coverage(
     ...     {"stochastic": analysis.receptive_field(stack, 256)},
     ...     {"stochastic": analysis.expected_coverage(stack, 256)},
@@ -149,47 +142,49 @@ def plot_coverage(fields, expected=None, share=0.99):
     """
     _check_curves("fields", fields)
     expected = _check_expected(expected, fields)
-    if not 0 < share <= 1:
+    if not 0 < fraction <= 1:
         raise ValueError(
-            "`share` is expected to be above 0 and at most 1. "
-            f"Received: share={share}"
+            "`fraction` is expected to be above 0 and at most 1. "
+            f"Received: fraction={fraction}"
         )
     figure, axes = _one_panel()
     for style, (label, field) in zip(_STYLES, fields.items()):
-        _draw_field(axes, style, label, field, share)
+        _draw_field(axes, style, label, field, fraction)
     theory = {"color": "black", "linestyle": "--", "linewidth": 0.9}
     for number, values in enumerate(expected.values()):
         label = "theory" if number == 0 else None
         axes.plot(100 * np.asarray(values), label=label, zorder=3, **theory)
-    causal = any(field.causal for field in fields.values())
+    is_causal = any(field.is_causal for field in fields.values())
     axes.set_xlabel("depth in layers")
-    axes.set_ylabel(f"coverage in % of the {'past' if causal else 'text'}")
+    axes.set_ylabel(f"coverage in % of the {'past' if is_causal else 'text'}")
     axes.set_ylim(-3, 103)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     _add_legend(figure, axes)
     return figure
 
 
-def plot_gates(gates):
-    """The gates of a small world: how open each path is in each head.
+def plot_gates(gates, terms=None):
+    """The gates of gated sums: how open each term is in each head.
 
     Args:
         gates: list of `[P, H]`, one a layer, of numbers from 0 (shut) to 1
-            (open). Paths are the stochastic one and the local one, in this
-            order; a layer with `P` = 1 has the local one alone.
+            (open), for each term of the layer's pattern.
+        terms: optional list of the names of the terms. Default: their number.
 
     Returns:
-        A `matplotlib.figure.Figure` with a heat map for each path.
+        A `matplotlib.figure.Figure` with a heat map for each term; layers
+        without it are hatched.
 
     Raises:
-        ValueError: for no layers, other shapes, or numbers outside 0 .. 1.
+        ValueError: for no layers, other shapes, another number of names, or
+            numbers outside 0 .. 1.
 
     Example:
 
     >>> from keras_sa.analysis import plots
     >>> figure = plots.plot_gates([[[0.2, 0.4], [0.9, 0.8]], [[0.5, 0.6]]])
     >>> [axes.get_title() for axes in figure.axes[:2]]
-    ['stochastic path', 'local path']
+    ['term 0', 'term 1']
     """
     layers = [_check_gate(gate) for gate in gates]
     if not layers:
@@ -197,18 +192,28 @@ def plot_gates(gates):
             "`gates` is expected to have an array for at least one layer. "
             f"Received: gates={gates!r}"
         )
-    names = _PATHS[-max(len(gate) for gate in layers) :]
-    figure, panels = _grid(len(names), panel=3.6, beside=0.8)
-    for axes, name in zip(panels, names):
-        rows = [_gate_of_path(gate, name) for gate in layers]
+    num_terms = max(len(gate) for gate in layers)
+    if terms is None:
+        terms = [f"term {number}" for number in range(num_terms)]
+    if len(terms) != num_terms:
+        raise ValueError(
+            f"`terms` is expected to have {num_terms} names. "
+            f"Received: terms={terms!r}"
+        )
+    figure, panels = _grid(num_terms, panel=3.6, beside=0.8)
+    for number, (axes, name) in enumerate(zip(panels, terms)):
+        rows = [
+            gate[number] if number < len(gate) else [np.nan] * gate.shape[1]
+            for gate in layers
+        ]
         image = _draw_heat_map(axes, rows, (0, 1), "{:.2f}")
-        axes.set_title(f"{name} path")
+        axes.set_title(name)
     figure.colorbar(image, ax=panels, label="gate: 0 is shut, 1 is open")
     return figure
 
 
 def plot_small_world_curve(curve, rewired=None):
-    """Path length and clustering against the share of shortcuts.
+    """Path length and clustering against the fraction of shortcuts.
 
     Both are divided by their value at the left end, that of the window alone,
     as Watts and Strogatz draw them: a small world is where paths are short
@@ -223,8 +228,8 @@ def plot_small_world_curve(curve, rewired=None):
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: for a curve of fewer than two shares, or one that starts
-            without clustering, as a ring of 2 neighbours does.
+        ValueError: for a curve of fewer than two fractions, or one that starts
+            without clustering, as a ring of 2 neighbors does.
 
     Example:
 
@@ -233,7 +238,7 @@ def plot_small_world_curve(curve, rewired=None):
     >>> curve = analysis.small_world_curve(100, 6)
     >>> figure = plots.plot_small_world_curve(curve)
     >>> figure.axes[0].get_title()
-    '100 tokens, 6 neighbours'
+    '100 tokens, 6 neighbors'
 
     Reference:
         Watts and Strogatz, Collective dynamics of "small-world" networks,
@@ -243,9 +248,9 @@ def plot_small_world_curve(curve, rewired=None):
     _draw_curve(axes, curve, "{}")
     if rewired is not None:
         _draw_curve(axes, rewired, "{}, rewired at random", is_reference=True)
-    _scale_shares(axes, curve)
-    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbours")
-    axes.set_xlabel("share of shortcuts")
+    _scale_fractions(axes, curve)
+    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbors")
+    axes.set_xlabel("fraction of shortcuts")
     axes.set_ylabel("relative to no shortcuts")
     axes.set_ylim(bottom=0)
     _add_legend(figure, axes)
@@ -363,17 +368,18 @@ def _grid(num, panel, beside=0.0):
     return figure, panels
 
 
-def _titled_layers(source, causal):
+def _titled_layers(source, is_causal):
     """Pairs of a title and a pattern."""
     if not isinstance(source, dict):
-        stack = as_patterns(source, causal)
-        names = [_NAMES.get(type(x), type(x).__name__) for x in stack]
+        stack = as_patterns(source, is_causal)
+        names = [repr(x.pattern) for x in stack]
         if len(stack) > 1:
             names = [f"layer {i}: {name}" for i, name in enumerate(names)]
-        return list(zip(names, stack))
+        titles = [textwrap.fill(name, _MOST_LETTERS) for name in names]
+        return list(zip(titles, stack))
     layers = []
     for title, part in source.items():
-        stack = as_patterns(part, causal)
+        stack = as_patterns(part, is_causal)
         if len(stack) != 1:
             raise ValueError(
                 "A panel is expected to have a source of one layer. "
@@ -385,59 +391,43 @@ def _titled_layers(source, causal):
     return layers
 
 
-def _codes(pattern, length):
-    """uint8 `[n, n]`: through what row i sees column j, 0 if not at all."""
+def _codes(bound, length, names):
+    """uint8 `[n, n]`: what has row i attend to column j, as its place among
+    the names from 1; 0 for nothing."""
     codes = np.zeros((length, length), "uint8")
-    for kind, mask in _masks(pattern, length):
-        codes[ops.convert_to_numpy(mask)] = _CODES[kind]
-    np.fill_diagonal(codes, _CODES["itself"])
+    for leaf in bound.leaves():
+        mask = ops.convert_to_numpy(leaf.mask(length))
+        code = 1 + names.index(_kind(leaf))
+        is_taken = (codes > 0) & (codes != code)
+        codes[mask] = np.where(is_taken, len(names), code)[mask]
+    codes[np.diag(np.diag(codes) > 0)] = 1
     return codes
 
 
-def _masks(pattern, length):
-    """Pairs of a kind and its mask; later ones go over those before."""
-    if isinstance(pattern, _patterns.SmallWorld):
-        random = _patterns.Stochastic.mask(pattern, length)
-        local = pattern.local.mask(length)
-        yield _kind_of_order(pattern), random
-        yield "window over the text", local
-        yield "both windows", ops.logical_and(random, local)
-    elif isinstance(pattern, _patterns.Stochastic):
-        yield _kind_of_order(pattern), pattern.mask(length)
-    elif isinstance(pattern, _patterns.SlidingWindow):
-        yield "window over the text", pattern.mask(length)
-    elif isinstance(pattern, _patterns.BlockRouted):
-        yield "chosen block", pattern.mask(length)
-    else:
-        yield "every token", pattern.mask(length)
+def _kind(leaf):
+    return type(leaf.pattern).__name__
 
 
-def _kind_of_order(pattern):
-    if pattern.order == "identity":
-        return "window over the text"
-    return "window over a random order"
-
-
-def _draw_codes(axes, codes):
-    colormap = colors.ListedColormap(["white", *_KINDS.values()])
-    norm = colors.BoundaryNorm(np.arange(len(_KINDS) + 2) - 0.5, colormap.N)
+def _draw_codes(axes, codes, colours):
+    colormap = colors.ListedColormap(colours)
+    norm = colors.BoundaryNorm(np.arange(len(colours) + 1) - 0.5, colormap.N)
     axes.imshow(codes, colormap, norm, interpolation="nearest")
-    axes.set_xlabel("token that is seen")
-    axes.set_ylabel("token that looks")
+    axes.set_xlabel("key")
+    axes.set_ylabel("query")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(ticker.MaxNLocator(5, integer=True))
 
 
-def _draw_field(axes, style, label, field, share):
+def _draw_field(axes, style, label, field, fraction):
     colour, marker, line = style
-    depth = field.coverage_depth(share)
+    depth = field.coverage_depth(fraction)
     reached = "not reached" if depth is None else f"at depth {depth}"
     coverage = 100 * np.asarray(field.coverage)
     axes.errorbar(
         np.arange(len(coverage)),
         coverage,
         yerr=None if field.is_exact else 200 * np.asarray(field.standard_error),
-        label=f"{label} ({100 * share:g} % {reached})",
+        label=f"{label} ({100 * fraction:g} % {reached})",
         color=colour,
         marker=marker,
         linestyle=line,
@@ -449,22 +439,22 @@ def _draw_field(axes, style, label, field, share):
 
 
 def _draw_curve(axes, curve, label, is_reference=False):
-    shares = np.asarray(curve.shares, float)
-    if len(shares) < 2:
+    fractions = np.asarray(curve.fractions, float)
+    if len(fractions) < 2:
         raise ValueError(
-            "The curve is expected to have at least two shares. "
-            f"Received: shares={curve.shares}"
+            "The curve is expected to have at least two fractions. "
+            f"Received: fractions={curve.fractions}"
         )
     for style, name in zip(_STYLES, ("path_length", "clustering")):
         colour, marker, line = style
         values = np.asarray(getattr(curve, name), float)
         if not values[0] > 0:  # nor unknown
             raise ValueError(
-                f"`{name}` is expected to be above 0 at the first share, which "
-                f"the others are compared with. Received: {values[0]}"
+                f"`{name}` is expected to be above 0 at the first fraction, "
+                f"which the others are compared with. Received: {values[0]}"
             )
         axes.plot(
-            shares,
+            fractions,
             values / values[0],
             color=colour,
             marker=marker,
@@ -475,13 +465,13 @@ def _draw_curve(axes, curve, label, is_reference=False):
         )
 
 
-def _scale_shares(axes, curve):
-    """Logarithmic if most shares are small, with room for none at all."""
-    shares = np.asarray(curve.shares, float)
-    positive = shares[shares > 0]
+def _scale_fractions(axes, curve):
+    """Logarithmic if most fractions are small, with room for none at all."""
+    fractions = np.asarray(curve.fractions, float)
+    positive = fractions[fractions > 0]
     if not len(positive) or np.median(positive) > 0.1 * positive.max():
         return
-    if len(positive) == len(shares):
+    if len(positive) == len(fractions):
         axes.set_xscale("log")
         return
     axes.set_xscale("symlog", linthresh=positive.min(), linscale=0.5)
@@ -551,9 +541,9 @@ def _check_expected(expected, fields):
 def _check_gate(gate):
     """Returns the gates of a layer as float64 `[P, H]`."""
     values = np.asarray(gate, float)
-    if values.ndim != 2 or len(values) not in (1, 2) or not values.size:
+    if values.ndim != 2 or not values.size:
         raise ValueError(
-            "The gates of a layer are expected to be `[1 or 2 paths, heads]`. "
+            "The gates of a layer are expected to be `[terms, heads]`. "
             f"Received: shape {values.shape}"
         )
     if not ((values >= 0) & (values <= 1)).all():  # nan as well
@@ -562,13 +552,6 @@ def _check_gate(gate):
             f"Received: from {values.min()} to {values.max()}"
         )
     return values
-
-
-def _gate_of_path(gate, name):
-    """`[H]`; nan for the stochastic path of a layer without one."""
-    if name == "stochastic" and len(gate) == 1:
-        return np.full(gate.shape[1], np.nan)
-    return gate[_PATHS.index(name) - len(_PATHS)]
 
 
 def _heads_of(profile, name):

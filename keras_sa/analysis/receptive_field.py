@@ -1,7 +1,7 @@
 """How much of the text has reached a token after each layer.
 
-Information goes from the token that is seen to the one that sees it: token j
-reaches token i after `l` layers if layer `l` of i sees somebody whom j reached
+Information goes from a key to the token that attends to it: token j reaches
+token i after `l` layers if i attends, in layer `l`, to a token that j reached
 after `l - 1` layers. A set of tokens is a row of bits.
 
 Letters: `n` tokens, `L` layers, `S` sources: the tokens that are followed,
@@ -16,7 +16,6 @@ from keras_sa import _validation
 from keras_sa.analysis import sampling
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.sources import as_patterns
-from keras_sa.ops import patterns
 
 # Above as many tokens a sample of them is followed.
 _EXACT, _SAMPLED = 2**14, 1024
@@ -30,21 +29,21 @@ class ReceptiveField:
 
     Attributes:
         length: tokens `n`.
-        causal: whether all layers look back only. The share that reaches a
-            token is then of the tokens up to itself, else of all.
-        coverage: float64 `[L + 1]`: the share that reaches a token, mean over
-            tokens.
+        is_causal: whether all layers are causal. The fraction that reaches
+            a token is then of the tokens up to itself, else of all.
+        coverage: float64 `[L + 1]`: the fraction that reaches a token, mean
+            over tokens.
         standard_error: float64 `[L + 1]`, of `coverage`; 0 if it is exact.
-        token_coverage: float32 `[L + 1, n]`: the share for each token; of the
-            sources only, and nan before the first of them, if sampled.
+        token_coverage: float32 `[L + 1, n]`: the fraction for each token; of
+            the sources only, and nan before the first of them, if sampled.
         num_sources: how many tokens were followed.
         distance_coverage: float64 `[L + 1, D]`, or `None` unless asked for:
-            the share of pairs of tokens, one of which reaches the other, by
+            the fraction of pairs of tokens, one of which reaches the other, by
             their distance: 1, 2 - 3, 4 - 7, ... positions.
     """
 
     length: int
-    causal: bool
+    is_causal: bool
     coverage: np.ndarray
     standard_error: np.ndarray
     token_coverage: np.ndarray
@@ -56,31 +55,31 @@ class ReceptiveField:
         """Whether all tokens were followed."""
         return self.num_sources == self.length
 
-    def coverage_depth(self, share=1.0):
-        """The first layer whose `coverage` is at least `share`, or `None`."""
-        return first_depth(self.coverage, share)
+    def coverage_depth(self, fraction=1.0):
+        """The first layer of at least this `coverage`, or `None`."""
+        return first_depth(self.coverage, fraction)
 
 
-def first_depth(coverage, share):
-    """The first index of an array that is at least `share`, or `None`.
+def first_depth(coverage, fraction):
+    """The first index of an array that is at least `fraction`, or `None`.
 
     Args:
         coverage: `[L + 1]`.
-        share: between 0 and 1.
+        fraction: between 0 and 1.
     """
-    if not 0 < share <= 1:
+    if not 0 < fraction <= 1:
         raise ValueError(
-            "`share` is expected to be above 0 and at most 1. "
-            f"Received: share={share}"
+            "`fraction` is expected to be above 0 and at most 1. "
+            f"Received: fraction={fraction}"
         )
-    enough = np.flatnonzero(np.asarray(coverage) >= share)
+    enough = np.flatnonzero(np.asarray(coverage) >= fraction)
     return int(enough[0]) if len(enough) else None
 
 
 def receptive_field(
     source,
     length,
-    causal=None,
+    is_causal=None,
     num_sources=None,
     by_distance=False,
     seed=0,
@@ -96,7 +95,7 @@ def receptive_field(
     Args:
         source: as in `keras_sa.analysis.as_patterns`.
         length: tokens `n`.
-        causal: as in `as_patterns`.
+        is_causal: as in `as_patterns`.
         num_sources: int up to `n`: how many tokens are followed. Default: all
             of them up to 16,384 tokens, else 1,024.
         by_distance: whether to find `distance_coverage` as well, which looks
@@ -114,22 +113,22 @@ def receptive_field(
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> stack = [patterns.Stochastic(64, seed=layer) for layer in range(3)]
+    >>> from keras_sa.patterns import Stochastic
+    >>> stack = [Stochastic(64)] * 3  # each with a permutation of its own
     >>> analysis.receptive_field(stack, 1000).coverage_depth()
     3
 
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
-    stack = as_patterns(source, causal)
-    causal = check_alike(stack)
+    stack = as_patterns(source, is_causal)
+    is_causal = check_alike(stack)
     _validation.check_positive_int("length", length)
     if num_sources is None:
         num_sources = length if length <= _EXACT else _SAMPLED
     sources = sampling.choose("num_sources", num_sources, length, seed)
     parts = np.array_split(sources, _num_parts(len(sources), length))
-    tally = _Tally(len(stack), length, causal, sources)
+    tally = _Tally(len(stack), length, is_causal, sources)
     by_distance = _ByDistance(tally) if by_distance else None
     for number, part in enumerate(parts):
         for layer, reached in _after_each_layer(stack, part, length):
@@ -147,13 +146,13 @@ def receptive_field(
 
 def check_alike(stack):
     """Whether the layers are causal; raises unless they agree."""
-    causal = {pattern.causal for pattern in stack}
-    if len(causal) > 1:
+    is_causal = {pattern.is_causal for pattern in stack}
+    if len(is_causal) > 1:
         raise ValueError(
             "The layers are expected to be causal, or not, all of them: say "
-            f"which by `causal`. Received: {stack}"
+            f"which by `is_causal`. Received: {stack}"
         )
-    return causal.pop()
+    return is_causal.pop()
 
 
 def _num_parts(num_sources, length):
@@ -161,7 +160,7 @@ def _num_parts(num_sources, length):
 
 
 def _after_each_layer(stack, sources, length):
-    """Yields the layer and who of the sources reached whom, `[n + 1, W]`.
+    """Yields the layer and which sources reached each token, `[n + 1, W]`.
 
     The last row, which stands for nobody, is empty.
     """
@@ -171,32 +170,28 @@ def _after_each_layer(stack, sources, length):
     reached[sources, number // 64] = bit
     yield 0, reached
     for layer, pattern in enumerate(stack, start=1):
-        reached = _listen(pattern, reached, length)
+        reached = _through(pattern, reached, length)
         yield layer, reached
 
 
-def _listen(pattern, reached, length):
+def _through(pattern, reached, length):
     """What reaches each token through one more layer."""
-    if isinstance(pattern, patterns.Full):
-        heard = np.bitwise_or.accumulate(reached, axis=0)
-        if not pattern.causal:
-            heard[:] = heard[-1]
-        heard[-1] = 0
-        return heard
-    heard = np.zeros_like(reached)
-    start = 0
-    for neighbors in neighbor_rows([pattern], length):
-        stop = start + len(neighbors)
-        _collect(reached, neighbors, heard[start:stop])
-        start = stop
-    return heard
+    after, so_far = np.zeros_like(reached), None
+    for rows, neighbors in neighbor_rows([pattern], length):
+        if neighbors is not None:
+            _collect(reached, neighbors, after[rows])
+            continue
+        if so_far is None:
+            so_far = np.bitwise_or.accumulate(reached, axis=0)
+        after[rows] = so_far[rows] if pattern.is_causal else so_far[-1]
+    return after
 
 
-def _collect(reached, neighbors, heard):
-    """Adds to each row what reached any of its neighbours; -1 is nobody."""
+def _collect(reached, neighbors, after):
+    """Adds to each row what reached any of its neighbors; -1 is nobody."""
     step = max(1, _WORDS_AT_A_TIME // reached.shape[1])
     for start in range(0, len(neighbors), step):
-        rows = heard[start : start + step]
+        rows = after[start : start + step]
         buffer = np.empty_like(rows)
         for column in neighbors[start : start + step].T:
             np.take(reached, column, axis=0, out=buffer, mode="wrap")
@@ -204,7 +199,7 @@ def _collect(reached, neighbors, heard):
 
 
 class _Tally:
-    """Counts who was reached.
+    """Counts what was reached.
 
     With a sample of sources `s`, the mean over tokens is a ratio of sums over
     sources: `sum_s a_s / sum_s b_s`, with `a_s` the sum over the tokens i that
@@ -212,14 +207,14 @@ class _Tally:
     tokens that s could reach. Complete coverage is then exactly 1.
     """
 
-    def __init__(self, num_layers, length, causal, sources):
-        self.length, self.causal, self.sources = length, causal, sources
+    def __init__(self, num_layers, length, is_causal, sources):
+        self.length, self.is_causal, self.sources = length, is_causal, sources
         shape = (num_layers + 1, length)
         self.counts = np.zeros(shape, "int64")
         self.sums = np.zeros((num_layers + 1, len(sources)))
         position = np.arange(length)
         self.weights = (
-            1 / (position + 1) if causal else np.full(length, 1 / length)
+            1 / (position + 1) if is_causal else np.full(length, 1 / length)
         )
 
     def add(self, layer, reached, part):
@@ -233,14 +228,14 @@ class _Tally:
 
     def result(self):
         possible = np.full(self.length, len(self.sources))
-        if self.causal:
+        if self.is_causal:
             position = np.arange(self.length)
             possible = np.searchsorted(self.sources, position, side="right")
-        share = np.where(
+        fraction = np.where(
             possible > 0, self.counts / np.maximum(possible, 1), np.nan
         )
         if len(self.sources) == self.length:
-            coverage = share.mean(axis=1)
+            coverage = fraction.mean(axis=1)
             error = np.zeros_like(coverage)
         else:
             coverage, error = self._ratio()
@@ -250,26 +245,26 @@ class _Tally:
             error = np.where(is_complete, 0.0, error)
         return ReceptiveField(
             length=self.length,
-            causal=self.causal,
+            is_causal=self.is_causal,
             coverage=coverage,
             standard_error=error,
-            token_coverage=share.astype("float32"),
+            token_coverage=fraction.astype("float32"),
             num_sources=len(self.sources),
         )
 
     def _ratio(self):
         """The ratio of sums `[L + 1]` and its standard error."""
         could = np.ones(len(self.sources))
-        if self.causal:
+        if self.is_causal:
             could = np.cumsum(self.weights[::-1])[::-1][self.sources]
         return sampling.ratio_of_sums(self.sums, could, self.length)
 
 
 class _ByDistance:
-    """Counts who was reached by how far away it is."""
+    """Counts what was reached by how far away it is."""
 
     def __init__(self, tally):
-        self.length, self.causal = tally.length, tally.causal
+        self.length, self.is_causal = tally.length, tally.is_causal
         num_layers = len(tally.counts)
         num_bins = max(self.length - 1, 1).bit_length()
         self.reached = np.zeros((num_layers, num_bins))
@@ -278,7 +273,7 @@ class _ByDistance:
     def add(self, layer, reached, part):
         for rows, bits in _bits(reached[: self.length], len(part)):
             distance = np.arange(self.length)[rows, None] - part
-            if not self.causal:
+            if not self.is_causal:
                 distance = np.abs(distance)
             is_pair = distance > 0
             # The exponent of a float, exactly: 1 -> 0, 2 and 3 -> 1, ...
@@ -300,7 +295,7 @@ class _ByDistance:
 
 
 def _weighted_bits(reached, weights, num_sources):
-    """For each source `[S]` the sum of the weights of whom it reached."""
+    """For each source `[S]` the sum of the weights of what it reached."""
     return sum(
         weights[rows] @ bits for rows, bits in _bits(reached, num_sources)
     )

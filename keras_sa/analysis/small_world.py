@@ -12,7 +12,8 @@ import scipy.sparse
 from keras_sa import _validation
 from keras_sa.analysis import undirected
 from keras_sa.analysis.graphs import attention_graph
-from keras_sa.ops import patterns
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 REFERENCES = ("random", "degrees")
 # Rounds of rewiring in networkx's references.
@@ -25,16 +26,17 @@ class SmallWorldMeasures:
 
     Attributes:
         length: nodes `n`.
-        num_edges: pairs of different tokens of which one sees the other.
-        degree: mean number of neighbours of a node.
-        density: share of all pairs that are edges.
-        clustering, clustering_error: mean over nodes of the share of pairs of
-            neighbours that are neighbours, and its standard error; an error is
+        num_edges: pairs of different tokens of which one attends to the
+            other.
+        degree: mean number of neighbors of a node.
+        density: fraction of all pairs that are edges.
+        clustering, clustering_error: mean over nodes of the fraction of pairs
+            of neighbors that are neighbors, and its standard error; an error is
             0 where nothing was sampled.
-        transitivity: that share among the pairs of all nodes.
+        transitivity: that fraction among the pairs of all nodes.
         path_length, path_length_error: mean length of the shortest path
             between two nodes that have one, and its standard error.
-        connected: share of pairs that have a path.
+        connected: fraction of pairs that have a path.
         diameter: the longest shortest path that was seen: exact if all nodes
             were searched from, else a lower bound.
         random_clustering, random_path_length: of the random references.
@@ -67,7 +69,7 @@ class SmallWorldMeasures:
 def small_world_measures(
     source,
     length=None,
-    causal=None,
+    is_causal=None,
     references="random",
     num_references=1,
     num_sources=None,
@@ -84,7 +86,7 @@ def small_world_measures(
         source: as in `keras_sa.analysis.as_patterns`, or a sparse graph
             `[n, n]`, such as that of `load_edge_list`.
         length: tokens `n`; not for a graph.
-        causal: as in `as_patterns`; not for a graph.
+        is_causal: as in `as_patterns`; not for a graph.
         references: `"random"`: random graphs with as many nodes and edges,
             and the ring lattice of the same mean degree; or `"degrees"`: the
             references of networkx, which keep the degree of every node by
@@ -106,12 +108,13 @@ def small_world_measures(
     Example:
 
     >>> from keras_sa import analysis
-    >>> from keras_sa.ops import patterns
-    >>> window = patterns.SlidingWindow(9)
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> from keras_sa.patterns import Stochastic
+    >>> window = SlidingWindow(9)
     >>> round(analysis.small_world_measures(window, 500).path_length)
     42
-    >>> small_world = patterns.SmallWorld(5, seed=1)
-    >>> measures = analysis.small_world_measures(small_world, 500)
+    >>> both = (Stochastic(5) | SlidingWindow(5)).bind(seed=1)
+    >>> measures = analysis.small_world_measures(both, 500)
     >>> round(measures.path_length)
     4
     >>> measures.clustering > 10 * measures.random_clustering
@@ -125,7 +128,7 @@ def small_world_measures(
     """
     _validation.check_one_of("references", references, REFERENCES)
     _validation.check_positive_int("num_references", num_references)
-    graph = undirected.undirected(_as_graph(source, length, causal))
+    graph = undirected.undirected(_as_graph(source, length, is_causal))
     if graph.nnz == 0:
         raise ValueError(
             "A graph is expected to have edges. Received: a graph of "
@@ -165,14 +168,14 @@ def small_world_measures(
     )
 
 
-def _as_graph(source, length, causal):
+def _as_graph(source, length, is_causal):
     is_graph = scipy.sparse.issparse(source)
-    if is_graph and (length is not None or causal is not None):
+    if is_graph and (length is not None or is_causal is not None):
         raise ValueError(
-            "A graph is expected to come without `length` and `causal`. "
-            f"Received: length={length}, causal={causal}"
+            "A graph is expected to come without `length` and `is_causal`. "
+            f"Received: length={length}, is_causal={is_causal}"
         )
-    return source if is_graph else attention_graph(source, length, causal)
+    return source if is_graph else attention_graph(source, length, is_causal)
 
 
 class _Steps:
@@ -202,7 +205,7 @@ def _random_path_length(graph, num_sources, seed, progress):
 def _against_random_graphs(
     graph, clustering, transitivity, path_length, random_path_lengths
 ):
-    # Of random edges, any two neighbours share one with this probability.
+    # Of random edges, any two neighbors share one with this probability.
     random_clustering = _density(graph)
     random_path_length = float(np.mean(random_path_lengths))
     lattice = ring_clustering(graph.nnz / graph.shape[0], graph.shape[0])
@@ -268,10 +271,10 @@ def random_graph(num_nodes, num_edges, seed=0):
 
 
 def ring_clustering(degree, num_nodes):
-    """The clustering of a ring in which each node has its nearest neighbours.
+    """The clustering of a ring in which each node has its nearest neighbors.
 
     Args:
-        degree: number of neighbours `k`; what is between even numbers is
+        degree: number of neighbors `k`; what is between even numbers is
             filled in.
         num_nodes: `n`.
     """
@@ -284,13 +287,13 @@ def ring_clustering(degree, num_nodes):
 
 
 def _ring_clustering(reach, num_nodes):
-    """With `reach` neighbours on either side."""
+    """With `reach` neighbors on either side."""
     if 2 * reach + 1 >= num_nodes:
         return 1.0
     if reach < 1:
         return 0.0
     distance = np.arange(1, reach + 1)
-    # Of both nodes the neighbours, themselves among them; also around.
+    # Of both nodes the neighbors, themselves among them; also around.
     shared = 2 * reach + 1 - distance
     around = np.maximum(2 * reach + 1 + distance - num_nodes, 0)
     return float(np.mean(shared + around - 2) / (2 * reach - 1))
@@ -298,18 +301,18 @@ def _ring_clustering(reach, num_nodes):
 
 @dataclasses.dataclass(frozen=True)
 class SmallWorldCurve:
-    """Measures against the share of edges that are shortcuts.
+    """Measures against the fraction of edges that are shortcuts.
 
     Attributes:
         length: nodes `n`.
-        degree: neighbours of a node, in the mean.
-        shares: `[P]`, from 0, the lattice, to 1.
+        degree: neighbors of a node, in the mean.
+        fractions: `[P]`, from 0, the lattice, to 1.
         measures: `SmallWorldMeasures` of each.
     """
 
     length: int
     degree: int
-    shares: np.ndarray
+    fractions: np.ndarray
     measures: tuple
 
     @property
@@ -326,14 +329,15 @@ class SmallWorldCurve:
 def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
     """From a sliding window to random edges, at the same number of edges.
 
-    A layer with a sliding window, and of its `degree // 2` neighbours on
+    A layer with a sliding window, and of its `degree // 2` neighbors on
     either side more and more are given to windows of 3 slots, each over a
-    random order of its own: one, two, ... layers of stochastic attention. The
+    random permutation of its own: one, two, ... layers of stochastic
+    attention. The
     curve that Watts and Strogatz drew for rewired edges is made of attention.
 
     Args:
         length: tokens `n`.
-        degree: even int: neighbours of a token; less than `n`.
+        degree: even int: neighbors of a token; less than `n`.
         num_sources: as in `small_world_measures`.
         seed: int, of the orders and the samples.
         progress: optional function of `(steps done, steps in all)`.
@@ -348,7 +352,7 @@ def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
 
     >>> from keras_sa import analysis
     >>> curve = analysis.small_world_curve(200, 8)
-    >>> curve.shares.tolist()
+    >>> curve.fractions.tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
 
     Reference:
@@ -366,22 +370,22 @@ def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
         )
         if progress is not None:
             progress(number + 1, reach + 1)
-    shares = np.arange(reach + 1) / reach
-    return SmallWorldCurve(length, degree, shares, tuple(measures))
+    fractions = np.arange(reach + 1) / reach
+    return SmallWorldCurve(length, degree, fractions, tuple(measures))
 
 
-def watts_strogatz_curve(length, degree, shares, num_sources=None, seed=0):
+def watts_strogatz_curve(length, degree, fractions, num_sources=None, seed=0):
     """The curve of rewired rings of networkx, to compare with.
 
     Args:
         length: nodes `n`.
-        degree: even int: neighbours of a node; less than `n`.
-        shares: floats from 0 to 1: with what probability an edge is rewired.
+        degree: even int: neighbors of a node; less than `n`.
+        fractions: floats from 0 to 1: with what probability an edge is rewired.
         num_sources: as in `small_world_measures`.
         seed: int, of the rewiring and the samples.
 
     Returns:
-        A `SmallWorldCurve` of as many points as `shares`.
+        A `SmallWorldCurve` of as many points as `fractions`.
 
     Raises:
         ValueError: for a `degree` that is odd or too large.
@@ -400,14 +404,14 @@ def watts_strogatz_curve(length, degree, shares, num_sources=None, seed=0):
     measures = [
         small_world_measures(
             nx.to_scipy_sparse_array(
-                nx.watts_strogatz_graph(length, degree, share, seed=seed)
+                nx.watts_strogatz_graph(length, degree, fraction, seed=seed)
             ),
             num_sources=num_sources,
             seed=seed,
         )
-        for share in shares
+        for fraction in fractions
     ]
-    return SmallWorldCurve(length, degree, np.array(shares), tuple(measures))
+    return SmallWorldCurve(length, degree, np.array(fractions), tuple(measures))
 
 
 def _check_degree(degree, length):
@@ -422,8 +426,8 @@ def _check_degree(degree, length):
 
 def _window_and_shortcuts(reach, num_shortcuts, seed):
     """A window of `reach` to both sides, and random windows of 1."""
-    window = [patterns.SlidingWindow(2 * reach + 1)] if reach else []
+    window = [SlidingWindow(2 * reach + 1).bind()] if reach else []
     return window + [
-        patterns.Stochastic(3, seed=(seed + number) % 2**32)
+        Stochastic(3).bind(seed=(seed + number) % 2**32)
         for number in range(num_shortcuts)
     ]

@@ -10,10 +10,12 @@ import functools
 from keras_sa import _validation
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.receptive_field import receptive_field
-from keras_sa.ops import patterns
+from keras_sa.patterns import Pattern
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 # Shares of the budget that the sliding window may get.
-_SHARES = tuple(eighth / 8 for eighth in range(9))
+_FRACTIONS = tuple(eighth / 8 for eighth in range(9))
 # Above as many tokens a sample of them is followed.
 _EXACT, _SAMPLED = 2**12, 2**10
 
@@ -23,29 +25,21 @@ class WindowSuggestion:
     """Windows that cover a text at a depth.
 
     Attributes:
-        window_size: slots of the stochastic window; 0: none is needed.
-        local_window_size: tokens of the sliding window; 0: none.
-        visible_keys: keys that a token sees in a layer, in both windows
-            together and in the mean.
-        coverage: measured: the share of earlier tokens that reaches a token
+        pattern: a `Stochastic`, a `SlidingWindow` or the gated sum of both;
+            their union, which needs no training, reaches as far.
+        keys_per_token: that a token attends to in a layer, in the mean and
+            over a text much longer than the windows: the sum over both.
+        coverage: measured: the fraction of earlier tokens that reaches a token
             after all layers, mean over tokens.
         standard_error: of `coverage`; 0 if it is exact.
         coverage_depth: the first layer where it is enough.
     """
 
-    window_size: int
-    local_window_size: int
-    visible_keys: int
+    pattern: Pattern
+    keys_per_token: int
     coverage: float
     standard_error: float
     coverage_depth: int
-
-    @property
-    def mode(self):
-        """The mode of `keras_sa.hub.swap_attention` that it is for."""
-        if not self.window_size:
-            return "sliding_window"
-        return "small_world" if self.local_window_size else "stochastic"
 
 
 def suggest_window(
@@ -54,32 +48,33 @@ def suggest_window(
     budget,
     coverage=0.99,
     neighborhood="window",
-    num_permutations=None,
+    num_key_value_heads=None,
     num_sources=None,
     seed=0,
     progress=None,
 ):
     """The smallest windows that cover a text under a causal mask.
 
-    Tries shares of the budget for the sliding window from none to all, in
+    Tries fractions of the budget for the sliding window from none to all, in
     eighths. Theory says where to begin; what counts is the measured receptive
-    field of as many layers with independent orders. This is about what *can*
-    be heard. What a model learns to hear is another question: see
+    field of as many layers with independent permutations. This is about what
+    *can* reach a token. What a model learns to use is another question: see
     docs/results.md.
 
     Args:
         length: tokens `n` of the context.
         layers: int: layers `L` with this attention.
-        budget: int: keys that a token may see in a layer, in both windows
+        budget: int: keys that a token may have in a layer, in both windows
             together. A stochastic window of `w` slots shows `(w + 1) / 2`
             under a causal mask.
-        coverage: the share of earlier tokens that has to reach a token, mean
+        coverage: the fraction of earlier tokens that has to reach a token, mean
             over tokens.
-        neighborhood, num_permutations: as in
-            `keras_sa.ops.patterns.Stochastic`.
+        neighborhood: as in `keras_sa.patterns.Stochastic`.
+        num_key_value_heads: optional int: a permutation for each of as many
+            key/value heads. Default: one for the layer.
         num_sources: as in `receptive_field`. Default: all tokens up to 4,096,
             else 1,024.
-        seed: int of at most 32 bits, of the orders and the sample.
+        seed: int of at most 32 bits, of the permutations and the sample.
         progress: optional function of `(steps done, steps in all)`.
 
     Returns:
@@ -94,8 +89,8 @@ def suggest_window(
 
     >>> from keras_sa import analysis
     >>> best = analysis.suggest_window(1024, layers=4, budget=128)[0]
-    >>> best.mode, best.visible_keys < 64
-    ('small_world', True)
+    >>> len(best.pattern.leaves()), best.keys_per_token < 64
+    (2, True)
 
     Reference:
         Stochastic Attention, https://arxiv.org/abs/2604.00754
@@ -119,17 +114,18 @@ def suggest_window(
         coverage,
         num_sources,
         seed,
-        {"neighborhood": neighborhood, "num_permutations": num_permutations},
+        neighborhood,
+        num_key_value_heads,
     )
     budget = min(budget, length)
-    found = set()  # several shares may come to the same windows
-    for number, share in enumerate(_SHARES, start=1):
-        found |= search.smallest(share, budget)
+    found = set()  # several fractions may come to the same windows
+    for number, fraction in enumerate(_FRACTIONS, start=1):
+        found |= search.smallest(fraction, budget)
         if progress is not None:
-            progress(number, len(_SHARES))
+            progress(number, len(_FRACTIONS))
     if not found:
         raise ValueError(search.why_none(budget))
-    return sorted(found, key=lambda x: (x.visible_keys, -x.coverage))
+    return sorted(found, key=lambda x: (x.keys_per_token, -x.coverage))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,15 +137,16 @@ class _Search:
     coverage: float
     num_sources: int | None
     seed: int
-    options: dict
+    neighborhood: str
+    num_key_value_heads: int | None
 
-    def smallest(self, share, budget):
+    def smallest(self, fraction, budget):
         """A set of one `WindowSuggestion`, or empty."""
-        start = self._expected(share, budget)
+        start = self._expected(fraction, budget)
 
         @functools.cache
         def measured(keys):
-            return self._measured(keys, share)
+            return self._measured(keys, fraction)
 
         keys = smallest_true(
             lambda keys: measured(keys).coverage[-1] >= self.coverage,
@@ -158,13 +155,11 @@ class _Search:
         )
         if keys is None:
             return set()
-        local, stochastic = windows(keys, share)
         field = measured(keys)
         return {
             WindowSuggestion(
-                window_size=stochastic,
-                local_window_size=local,
-                visible_keys=keys,
+                pattern=self._pattern(keys, fraction),
+                keys_per_token=keys,
                 coverage=float(field.coverage[-1]),
                 standard_error=float(field.standard_error[-1]),
                 coverage_depth=field.coverage_depth(self.coverage),
@@ -173,8 +168,8 @@ class _Search:
 
     def why_none(self, budget):
         best = max(
-            float(self._measured(budget, share).coverage[-1])
-            for share in _SHARES
+            float(self._measured(budget, fraction).coverage[-1])
+            for fraction in _FRACTIONS
         )
         return (
             f"No window of up to {budget} keys covers {self.coverage:.4g} of "
@@ -184,51 +179,56 @@ class _Search:
             f"layers={self.layers}, budget={budget}, coverage={self.coverage}"
         )
 
-    def _expected(self, share, budget):
+    def _expected(self, fraction, budget):
         """The fewest keys that are enough in theory, at most the budget."""
         keys = range(1, budget)
         return 1 + bisect.bisect_left(
             keys,
             self.coverage,
             key=lambda keys: expected_coverage(
-                self._stack(keys, share), self.length
+                self._stack(keys, fraction), self.length
             )[-1],
         )
 
-    def _measured(self, keys, share):
+    def _measured(self, keys, fraction):
         return receptive_field(
-            self._stack(keys, share),
+            self._stack(keys, fraction),
             self.length,
             num_sources=self.num_sources,
             seed=self.seed % 2**32,
         )
 
-    def _stack(self, keys, share):
-        local, stochastic = windows(keys, share)
-        if not stochastic:
-            return [patterns.SlidingWindow(local, causal=True)] * self.layers
+    def _stack(self, keys, fraction):
+        pattern = self._pattern(keys, fraction)
         return [
-            self._layer(local, stochastic, (self.seed + layer) % 2**32)
+            pattern.bind(
+                is_causal=True,
+                seed=(self.seed + layer) % 2**32,
+                num_key_value_heads=self.num_key_value_heads,
+            )
             for layer in range(self.layers)
         ]
 
-    def _layer(self, local, stochastic, seed):
-        options = {**self.options, "seed": seed, "causal": True}
-        if not local:
-            return patterns.Stochastic(stochastic, **options)
-        return patterns.SmallWorld(
-            stochastic, local_window_size=local, **options
+    def _pattern(self, keys, fraction):
+        local, slots = windows(keys, fraction)
+        if not slots:
+            return SlidingWindow(local)
+        stochastic = Stochastic(
+            slots,
+            self.neighborhood,
+            "layer" if self.num_key_value_heads is None else "head",
         )
+        return stochastic + SlidingWindow(local) if local else stochastic
 
 
-def windows(keys, share):
+def windows(keys, fraction):
     """Sizes of the sliding and of the stochastic window, 0 for none.
 
     Args:
-        keys: that a token sees in both under a causal mask.
-        share: of these, in the sliding window.
+        keys: that a token attends to in both under a causal mask.
+        fraction: of these, in the sliding window.
     """
-    local = round(share * keys)
+    local = round(fraction * keys)
     stochastic = keys - local
     return local, max(2 * stochastic - 1, 0)
 

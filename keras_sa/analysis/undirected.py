@@ -35,7 +35,7 @@ class Distances:
     Attributes:
         path_length: `Estimate` of the mean over pairs that have a path.
         diameter: the longest that was seen: at most the true one.
-        connected: share of pairs that have a path.
+        connected: fraction of pairs that have a path.
     """
 
     path_length: Estimate
@@ -67,12 +67,12 @@ def undirected(graph):
 
 
 def degrees(graph):
-    """Number of neighbours of each node `[n]`."""
+    """Number of neighbors of each node `[n]`."""
     return np.diff(graph.indptr)
 
 
 def clustering(graph, seed=0):
-    """Which pairs of neighbours of a node are neighbours themselves.
+    """Which pairs of neighbors of a node are neighbors themselves.
 
     With more than about 2**30 steps of two edges, a sample of nodes is taken.
 
@@ -82,14 +82,14 @@ def clustering(graph, seed=0):
 
     Returns:
         Two `Estimate`: the clustering coefficient, the mean over nodes of the
-        share of such pairs, where nodes with fewer than two neighbours count
-        0; and the transitivity, the share among the pairs of all nodes.
+        fraction of such pairs, where nodes with fewer than two neighbors count
+        0; and the transitivity, the fraction among the pairs of all nodes.
     """
     num_nodes = graph.shape[0]
     degree = degrees(graph).astype(float)
     steps = graph @ degree  # of two edges, from each node
-    share = min(1.0, _STEPS / max(steps.sum(), 1))
-    nodes = _sample(num_nodes, max(int(share * num_nodes), 1), seed)
+    fraction = min(1.0, _STEPS / max(steps.sum(), 1))
+    nodes = _sample(num_nodes, max(int(fraction * num_nodes), 1), seed)
     pairs = degree[nodes] * (degree[nodes] - 1)
     triangles = _closed_steps(graph, nodes, steps)
     values = np.divide(
@@ -102,7 +102,7 @@ def clustering(graph, seed=0):
 
 
 def _closed_steps(graph, nodes, steps):
-    """For each node `[S]`, steps of two edges that end at a neighbour."""
+    """For each node `[S]`, steps of two edges that end at a neighbor."""
     closed = []
     parts = np.cumsum(steps[nodes]) // _STEPS_AT_A_TIME
     for rows in np.split(nodes, np.flatnonzero(np.diff(parts)) + 1):

@@ -36,6 +36,14 @@ class Combination(Pattern):
     def needs(self):
         return frozenset().union(*(member.needs() for member in self.members))
 
+    def leaves(self):
+        return sum((member.leaves() for member in self.members), ())
+
+    def without_dense_rows(self, length):
+        left = [x.without_dense_rows(length) for x in self.members]
+        left = [x for x in left if x is not None]
+        return type(self)(*left) if left else None
+
     def seeds(self, seed):
         """A seed for each member; `Draws` as they are.
 
@@ -56,18 +64,24 @@ class Combination(Pattern):
         pairs = zip(self.members, self.seeds(seed))
         return Draws(x.draw(length, seed=s, **use) for x, s in pairs)
 
-    def mask(self, length, *, seed=0, **use):
-        pairs = zip(self.members, self.seeds(seed))
-        return lists.any_of([x.mask(length, seed=s, **use) for x, s in pairs])
+    def mask(self, length, *, seed=0, routes=None, **use):
+        return lists.any_of(
+            [
+                x.mask(length, seed=s, **_routes_of(x, routes), **use)
+                for x, s in zip(self.members, self.seeds(seed))
+            ]
+        )
 
-    def neighbors(self, length, *, seed=0, num_key_value_heads=None, **use):
+    def neighbors(
+        self, length, *, seed=0, num_key_value_heads=None, routes=None, **use
+    ):
         """int32 `[T, m]` or `[K, T, m]`: each key once."""
         draws = self.draw(
             length, seed=seed, num_key_value_heads=num_key_value_heads
         )
         return lists.together(
             [
-                x.neighbors(length, seed=s, **use)
+                x.neighbors(length, seed=s, **_routes_of(x, routes), **use)
                 for x, s in zip(self.members, draws)
             ]
         )
@@ -96,6 +110,11 @@ class Combination(Pattern):
             check_pattern(member, "parts" if cls is Union else "terms")
             flat += member.members if isinstance(member, cls) else [member]
         self._set(dataclasses.fields(self)[0].name, tuple(flat))
+
+
+def _routes_of(pattern, routes):
+    """The keyword for a pattern that takes routes."""
+    return {"routes": routes} if "routes" in pattern.needs() else {}
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)

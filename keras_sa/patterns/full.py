@@ -37,6 +37,9 @@ class Full(Pattern):
             return ops.where(everybody <= positions[:, None], everybody, -1)
         return ops.broadcast_to(everybody, (ops.shape(positions)[0], length))
 
+    def reach(self, length, *, is_causal=False):
+        return length, 0 if is_causal else length
+
     def dense_rows(self, length):
         return slice(0, length)
 

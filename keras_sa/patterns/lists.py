@@ -4,6 +4,8 @@ Letters: `B` batch, `n` tokens, `K` key/value heads, `T` tokens that attend,
 `m` places in a list of neighbors.
 """
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -92,18 +94,17 @@ def together(parts):
     if len(parts) == 1:
         return parts[0]
     rank = max(len(part.shape) for part in parts)
-    longest = next(part for part in parts if len(part.shape) == rank)
-    return distinct(
-        ops.concatenate([_with_heads(x, longest) for x in parts], axis=-1)
-    )
+    if rank > 2:
+        heads = max(x.shape[-3] for x in parts if len(x.shape) == rank)
+        parts = [_for_heads(x, rank, heads) for x in parts]
+    return distinct(ops.concatenate(parts, axis=-1))
 
 
-def _with_heads(neighbors, example):
-    """A list with as many axes as another one."""
-    if len(neighbors.shape) == len(example.shape):
-        return neighbors
-    heads = ops.shape(example)[-3]
-    return ops.repeat(ops.expand_dims(neighbors, -3), heads, axis=-3)
+def _for_heads(x, rank, heads):
+    """`[..., H, T, m]`, where a key/value head is that of several query
+    heads."""
+    x = x if len(x.shape) == rank else ops.expand_dims(x, -3)
+    return ops.repeat(x, heads // x.shape[-3], axis=-3)
 
 
 def mask_of_neighbors(neighbors, length):
@@ -184,12 +185,20 @@ def with_padding(mask, padding_mask):
 def any_of(masks):
     """True where one of the masks is; they may have an axis of heads."""
     rank = max(len(mask.shape) for mask in masks)
-    total = None
-    for mask in masks:
-        if len(mask.shape) < rank:
-            mask = ops.expand_dims(mask, -3)
-        total = mask if total is None else ops.logical_or(total, mask)
-    return total
+    if rank > 2:
+        masks = [
+            x if len(x.shape) == rank else x[..., None, :, :] for x in masks
+        ]
+        heads = max(mask.shape[-3] or 0 for mask in masks)
+        masks = [_of_heads(mask, heads) for mask in masks]
+    return functools.reduce(ops.logical_or, masks)
+
+
+def _of_heads(mask, heads):
+    """A key/value head is that of several query heads; one is broadcast."""
+    if mask.shape[-3] in (None, 1, heads):
+        return mask
+    return ops.repeat(mask, heads // mask.shape[-3], axis=-3)
 
 
 def causal(length):

@@ -167,15 +167,31 @@ class Pattern:
         """
         return counting.keys_per_token((self,), length, is_causal)
 
-    def pair_probability(self, length):
+    def pair_probability(self, length, num_key_value_heads=None):
         """How likely a token attends to another one, over permutations;
-        `None` where that is not the same for all pairs."""
+        `None` where that is not the same for all pairs. With
+        `num_key_value_heads`, by any of these heads."""
+        return None
+
+    def reach(self, length, *, is_causal=False):
+        """How many positions a token attends to `(left, right)` of its own,
+        without a gap and as far as there are tokens; `None` where that is not
+        the same for all tokens."""
         return None
 
     def dense_rows(self, length):
         """The tokens that attend to all tokens, as a slice of their ranks;
         `None` if the pattern is not made of such rows."""
         return None
+
+    def without_dense_rows(self, length):
+        """What is left without the parts that are `dense_rows`; `None` if
+        nothing is. Seeds stay as they are."""
+        return self if self.dense_rows(length) is None else None
+
+    def leaves(self):
+        """The patterns, not combined themselves, that it is made of."""
+        return (self,)
 
     def contains(self, other):
         """Whether this pattern is known to have all keys of another one."""

@@ -205,6 +205,8 @@ def invert_permutation(permutation):
     [1, 2, 0]
     """
     permutation = ops.convert_to_tensor(permutation, "int32")
+    if 0 in permutation.shape:
+        return permutation
     shape = ops.shape(permutation)
     rows = ops.reshape(permutation, (-1, shape[-1]))
     num_rows = ops.shape(rows)[0]

@@ -91,6 +91,11 @@ class SlidingWindow(Pattern):
             length, 1
         )
 
+    def reach(self, length, *, is_causal=False):
+        if self.dilation > 1:
+            return None
+        return window_reach(self.window_size, is_causal)
+
     def contains(self, other):
         return (
             isinstance(other, SlidingWindow)

@@ -176,7 +176,7 @@ class Stochastic(Pattern):
             return neighbors
         return lists.between_real(neighbors, padding_mask)
 
-    def pair_probability(self, length):
+    def pair_probability(self, length, num_key_value_heads=None):
         if length < 2:
             return 0.0
         if self.neighborhood == "block":
@@ -186,7 +186,10 @@ class Stochastic(Pattern):
         else:
             reach = window_reach(self.window_size, is_causal=False)
             others = counting.window_pairs(length, reach) - length
-        return others / (length * (length - 1))
+        probability = others / (length * (length - 1))
+        if self.permutation_per == "layer":
+            return probability
+        return 1 - (1 - probability) ** (num_key_value_heads or 1)
 
 
 def _tokens_in(permutation, slots):

@@ -55,9 +55,11 @@ def test_mixing():
 
 def test_attention_in_models(causal_lm, tmp_path, monkeypatch):
     from keras_sa import hub
+    from keras_sa.patterns import SlidingWindow
+    from keras_sa.patterns import Stochastic
 
     monkeypatch.chdir(tmp_path)
-    hub.swap_attention(causal_lm, "small_world", window_size=8)
+    hub.swap_attention(causal_lm, Stochastic(8) + SlidingWindow(8))
     inputs = {
         "token_ids": keras.ops.arange(20)[None] % 32,
         "padding_mask": keras.ops.ones((1, 20), "int32"),

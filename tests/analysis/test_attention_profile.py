@@ -53,7 +53,7 @@ def test_windows_of_both_kinds():
     weights = np.full((1, 1, 5, 5), 0.2)
     window = {"weights": weights, "window_size": 4}
     causal = analysis.attention_profile(**window)
-    symmetric = analysis.attention_profile(**window, causal=False)
+    symmetric = analysis.attention_profile(**window, is_causal=False)
     # 0, 1, 2, 3 tokens back; 2 back to 1 ahead. Cut at the ends.
     assert causal.local_mass == pytest.approx((1 + 2 + 3 + 4 + 4) / 25)
     assert symmetric.local_mass == pytest.approx((2 + 3 + 4 + 4 + 3) / 25)

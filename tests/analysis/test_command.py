@@ -2,6 +2,7 @@
 
 import io
 import runpy
+import shlex
 import sys
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from keras import ops
 
 from keras_sa import analysis
-from keras_sa.ops import patterns
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 pytest.importorskip("matplotlib")
 from keras_sa.analysis import __main__ as command  # noqa: E402
@@ -23,12 +25,13 @@ LENGTH = 60  # of all, so that compiled backends compile little
 
 def run(words, capsys, tmp_path):
     """The rows of the table by their name, the notes, and stderr."""
-    command.main([*words.split(), "--output", str(tmp_path / "new")])
+    output = ["--output", str(tmp_path / "new")]
+    command.main([*shlex.split(words), *output])
     output = capsys.readouterr()
     assert (tmp_path / "new/table.md").read_text() == output.out
     lines = output.out.splitlines()
     table = [
-        [cell.strip() for cell in line.strip("|").split("|")]
+        [cell.strip() for cell in line.strip("|").split(" |")]
         for line in lines
         if line.startswith("|")
     ]
@@ -41,27 +44,27 @@ def files_of(tmp_path):
     return sorted(path.name for path in (tmp_path / "new").iterdir())
 
 
+BOTH = "Stochastic(5) | SlidingWindow(4)"
+
+
 def test_a_pattern(capsys, tmp_path):
-    words = "--pattern small_world --length 60 --window 5 --layers 3"
-    rows, text, messages = run(
-        f"{words} --local-window 4 --causal --seed 3", capsys, tmp_path
-    )
-    assert list(rows) == ["small_world"]
-    row = rows["small_world"]
+    words = f"--pattern '{BOTH}' --length 60 --layers 3 --is-causal --seed 3"
+    rows, text, messages = run(words, capsys, tmp_path)
+    name = BOTH.replace("|", "\\|")
+    assert list(rows) == [name]
+    row = rows[name]
     # Every layer has the seed of its place, as in a swapped model.
-    arguments = parse([*words.split(), "--causal", "--local-window=4"])
-    arguments.seed = 3
-    stack = stacks.make_stack("small_world", arguments, LENGTH)
-    assert len({pattern.seed for pattern in stack}) == 3
-    assert stack[0] == patterns.SmallWorld(
-        5, seed=stack[0].seed, local_window_size=4, causal=True
-    )
+    pattern = Stochastic(5) | SlidingWindow(4)
+    stack = stacks.make_stack(pattern, parse(shlex.split(words)), LENGTH)
+    assert len({bound.seed for bound in stack}) == 3
+    swapped = analysis.as_patterns([pattern] * 3, True, seed=3)
+    assert [x.seed for x in stack] == [x.seed for x in swapped]
     field = analysis.receptive_field(stack, LENGTH)
     for depth in (1, 2, 3):
         found = float(row[f"depth {depth}"])
         assert found == pytest.approx(100 * field.coverage[depth], rel=1e-3)
     mask = ops.convert_to_numpy(stack[0].mask(LENGTH))
-    keys = float(row["visible keys per token"])
+    keys = float(row["keys per token"])
     assert keys == pytest.approx(mask.sum() / LENGTH, rel=1e-3)
     measures = analysis.small_world_measures(stack[:1], LENGTH, seed=3)
     for column, value in (
@@ -72,58 +75,64 @@ def test_a_pattern(capsys, tmp_path):
         ("sigma", measures.sigma),
     ):
         assert float(row[column]) == pytest.approx(value, rel=1e-3)
-    assert "n = 60 tokens, window 5" in text
+    assert "n = 60 tokens, 3 layers, causal, seed 3" in text
     assert "equally many keys" not in text
     assert files_of(tmp_path) == ["coverage.png", "pattern.png", "table.md"]
     assert "wrote " in messages and "table.md" in messages
 
 
 def test_all_patterns(capsys, tmp_path):
+    heads = "Stochastic(5, 'block', 'head')"
+    patterns = [
+        "Full()",
+        "SlidingWindow(5)",
+        heads,
+        f"{heads} + SlidingWindow(5)",
+        "BlockRouted(4, 2)",
+        "SlidingWindow(5) | GlobalQueries(last=3)",
+    ]
+    words = shlex.join(["--pattern", *patterns])
     rows, text, _ = run(
-        "--pattern full sliding_window stochastic small_world block_routed "
-        "--length 60 --window 5 --block-size 4 --top-k 2 --layers 10 "
-        "--heads 2 --neighborhood block --format svg --graph-layers 2",
+        f"{words} --length 60 --layers 10 --heads 2 --format svg "
+        "--graph-layers 2",
         capsys,
         tmp_path,
     )
-    assert list(rows) == list(stacks.PATTERNS)
-    full = rows["full"]
-    assert full["visible keys per token"] == "60"
+    full, window, stochastic, small_world, routed, question = rows.values()
+    assert full["keys per token"] == "60"
     assert full["depth 1"] == full["depth 10"] == "100"
     assert full["100 % at depth"] == full["diameter"] == "1"
-    window = rows["sliding_window"]
     assert window["99 % at depth"] == "> 10"
     assert window["degree"] == "3.9"  # 4, but for the ends
     depths = [x for x in full if x.startswith("depth")]
     assert depths == [f"depth {d}" for d in (1, 2, 4, 8, 10)]
-    # Heads that choose or draw for themselves see more together.
-    assert float(rows["stochastic"]["visible keys per token"]) > 6
-    assert float(rows["block_routed"]["visible keys per token"]) > 8
-    assert "block_routed: the blocks are a random choice" in text
-    assert "do not see equally many keys" in text
+    # Heads that choose or draw for themselves attend to more together.
+    assert float(stochastic["keys per token"]) > 6
+    assert float(small_world["keys per token"]) > 10
+    assert float(routed["keys per token"]) > 8
+    assert float(question["keys per token"]) > 7
+    assert "BlockRouted: the blocks are a random choice" in text
+    assert "do not attend to equally many keys" in text
     assert "of the undirected graph of 2 layers together" in text
     assert files_of(tmp_path) == ["coverage.svg", "pattern.svg", "table.md"]
 
 
 def test_measures_that_are_asked_for(capsys, tmp_path):
     rows, text, _ = run(
-        "--pattern stochastic --length 60 --window 5 --layers 2 "
-        "--measures mixing small_world_curve",
+        "--pattern 'Stochastic(5)' --length 60 --layers 2 "
+        "--measures mixing small_world_curve --degree 4",
         capsys,
         tmp_path,
     )
-    row = rows["stochastic"]
+    row = rows["Stochastic(5)"]
     assert list(row) == [
         "pattern",
-        "visible keys per token",
+        "keys per token",
         "total variation",
         "gap of a layer",
         "gap of the stack",
     ]
-    arguments = parse(
-        "--pattern stochastic --length 60 --window 5 --layers 2".split()
-    )
-    stack = stacks.make_stack("stochastic", arguments, LENGTH)
+    stack = analysis.as_patterns([Stochastic(5)] * 2)
     for column, value in (
         ("total variation", analysis.total_variation(stack, LENGTH).mean[-1]),
         ("gap of the stack", analysis.spectral_gap(stack, LENGTH).product_gap),
@@ -134,22 +143,21 @@ def test_measures_that_are_asked_for(capsys, tmp_path):
 
 def test_samples(capsys, tmp_path):
     rows, text, _ = run(
-        "--pattern sliding_window --length 60 --window 5 --layers 3 "
-        "--samples 9",
+        "--pattern 'SlidingWindow(5)' --length 60 --layers 3 --samples 9",
         capsys,
         tmp_path,
     )
     assert "From a random sample of 9 tokens" in text
-    assert "±" in rows["sliding_window"]["depth 1"]
-    assert "±" in rows["sliding_window"]["path length"]
+    assert "±" in rows["SlidingWindow(5)"]["depth 1"]
+    assert "±" in rows["SlidingWindow(5)"]["path length"]
 
 
-def test_the_same_order_reaches_no_further(capsys, tmp_path):
-    words = "--pattern stochastic --length 60 --window 5 --layers 3 "
+def test_the_same_permutation_reaches_no_further(capsys, tmp_path):
+    words = "--pattern 'Stochastic(5)' --length 60 --layers 3 "
     words += "--measures receptive_field "
-    same, _, _ = run(f"{words} --same-order", capsys, tmp_path)
+    same, _, _ = run(f"{words} --same-seed", capsys, tmp_path)
     other, _, _ = run(words, capsys, tmp_path)
-    same, other = same["stochastic"], other["stochastic"]
+    same, other = same["Stochastic(5)"], other["Stochastic(5)"]
     # A window of 5 slots becomes one of 13, or about 5**3 tokens.
     assert float(same["depth 1"]) == float(other["depth 1"])
     assert float(same["depth 3"]) < 100 * 13 / LENGTH
@@ -158,30 +166,32 @@ def test_the_same_order_reaches_no_further(capsys, tmp_path):
 
 def test_full_attention_builds_no_large_graph(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(pattern_report, "_MOST_FULL", LENGTH - 1)
-    words = "--pattern full --length 60 --layers 1"
+    words = "--pattern 'Full()' --length 60 --layers 1"
     rows, text, _ = run(words, capsys, tmp_path)
-    assert "degree" not in rows["full"] and rows["full"]["depth 1"] == "100"
-    assert "full: no small_world, for there would be up to 3,600 edges" in text
+    assert "degree" not in rows["Full()"] and rows["Full()"]["depth 1"] == "100"
+    assert (
+        "Full(): no small_world, for there would be up to 3,600 edges" in text
+    )
 
 
 def test_what_is_too_large_for_memory_is_left_out(
     capsys, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(pattern_report, "_MOST_EDGES", 300)
-    words = "--pattern sliding_window stochastic --length 60 --window 5"
+    words = "--pattern 'SlidingWindow(5)' 'Stochastic(5)' --length 60"
     words += " --measures small_world --layers 2"
     rows, text, _ = run(words, capsys, tmp_path)
-    assert rows["stochastic"]["degree"]
+    assert rows["Stochastic(5)"]["degree"]
     rows, text, _ = run(f"{words} --graph-layers 2", capsys, tmp_path)
-    assert "degree" not in rows["stochastic"]
-    assert "stochastic: no small_world" in text
+    assert "degree" not in rows["Stochastic(5)"]
+    assert "Stochastic(5): no small_world" in text
 
 
-def test_nobody_sees_another(capsys, tmp_path):
-    words = "--pattern sliding_window --length 60 --window 1 --layers 1"
+def test_nobody_attends_to_another(capsys, tmp_path):
+    words = "--pattern 'SlidingWindow(1)' --length 60 --layers 1"
     rows, text, _ = run(words, capsys, tmp_path)
-    assert rows["sliding_window"]["depth 1"] == "1.667"
-    assert "no small_world, for no token sees another" in text
+    assert rows["SlidingWindow(1)"]["depth 1"] == "1.667"
+    assert "no small_world, for no token attends to another" in text
 
 
 def test_the_fly(capsys, tmp_path):
@@ -243,22 +253,19 @@ def test_edge_lists_without_a_graph(content, words, tmp_path):
         command.main(["--edge-list", str(path), *column])
 
 
-WINDOW = "--pattern stochastic --length 30 --window 4"
+WINDOW = "--pattern Stochastic(4) --length 30"
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
         ("", "one of --pattern, --preset and --edge-list is expected"),
-        ("--preset fly --pattern full", "--pattern and --preset"),
-        ("--pattern ring --length 9", "invalid choice: 'ring'"),
-        ("--pattern full full --length 9", "every pattern is expected once"),
-        ("--pattern full", "--length is expected with --pattern"),
-        ("--pattern stochastic --length 9", "--window is expected"),
-        ("--pattern full --length 9 --window 3", "--window is expected with"),
-        ("--pattern block_routed --length 9 --top-k 2", "--block-size is exp"),
-        (f"{WINDOW} --local-window 3", "--local-window is expected with small"),
-        (f"{WINDOW} --top-k 3", "--top-k is expected with block_routed"),
+        ("--preset fly --pattern Full()", "--pattern and --preset"),
+        ("--pattern ring --length 9", "here one of BlockRouted, Full"),
+        ("--pattern Full() Full() --length 9", "every pattern is expected onc"),
+        ("--pattern Full()", "--length is expected with --pattern"),
+        ("--pattern Stochastic() --length 9", "other arguments"),
+        ("--pattern Stochastic(0) --length 9", "`window_size` is expected"),
         (f"{WINDOW} --samples 31", "--samples is expected to be at most"),
         (f"{WINDOW} --layers 2 --graph-layers 3", "at most --layers 2"),
         (
@@ -266,19 +273,21 @@ WINDOW = "--pattern stochastic --length 30 --window 4"
             "--graph-layers is expected with the measure small_world",
         ),
         (
-            "--pattern full --length 9 --measures small_world_curve",
-            "small_world_curve is expected with a --window",
+            f"{WINDOW} --measures small_world_curve",
+            "--degree is expected with the measure small_world_curve",
         ),
+        (f"{WINDOW} --degree 4", "and only with it"),
+        (f"{WINDOW} --degree 2", "an even integer from 4"),
+        (f"{WINDOW} --degree 5", "an even integer from 4"),
         (
-            "--pattern stochastic --length 9 --window 3 "
-            "--measures small_world_curve",
-            "with a --window of at least 4",
+            f"{WINDOW} --degree 30 --measures small_world_curve",
+            "--degree is expected to be less than --length 30",
         ),
         (f"{WINDOW} --seed -1", "from 0 to 2**32 - 1"),
         (f"{WINDOW} --layers 0", "a positive integer is expected"),
         (f"{WINDOW} --min-weight 0", "--min-weight is not expected with"),
         ("--preset fly --length 26", "--length is expected to be above 26"),
-        ("--preset fly --causal", "--causal is not expected with --preset"),
+        ("--preset fly --is-causal", "--is-causal is not expected with"),
         ("--edge-list x.csv --length 9", "--length is not expected with"),
     ],
 )
@@ -289,9 +298,9 @@ def test_wrong_arguments(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_random_blocks_are_different_and_alike_in_number(causal):
-    blocks = stacks.random_blocks(40, 4, 3, 500, causal, seed=0)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_random_blocks_are_different_and_alike_in_number(is_causal):
+    blocks = stacks.random_blocks(40, 4, 3, 500, is_causal, seed=0)
     assert blocks.shape == (40, 500, 3)
     for token in (0, 5, 8, 22, 39):
         own = token // 4
@@ -299,7 +308,7 @@ def test_random_blocks_are_different_and_alike_in_number(causal):
         pairs = chosen[:, 1:] == chosen[:, :-1]
         assert not (pairs & (chosen[:, 1:] >= 0)).any()  # without repetition
         others = blocks[token][blocks[token] != own]
-        allowed = np.arange(own) if causal else np.delete(np.arange(10), own)
+        allowed = np.arange(own) if is_causal else np.delete(np.arange(10), own)
         num_others = min(2, len(allowed))
         counts = np.bincount(others[others >= 0], minlength=10)
         assert counts.sum() == 500 * num_others
@@ -344,10 +353,10 @@ def test_progress_in_a_file_is_a_line_now_and_then(monkeypatch):
 
 def test_as_a_module(tmp_path, monkeypatch, capsys):
     """As `python -m` runs it."""
-    words = "--pattern sliding_window --length 60 --window 5 --layers 1"
+    words = "--pattern SlidingWindow(5) --length 60 --layers 1"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["", *words.split()])
     monkeypatch.delitem(sys.modules, "keras_sa.analysis.__main__")
     runpy.run_module("keras_sa.analysis", run_name="__main__")
-    assert "| sliding_window | 4.9 | 8.167 |" in capsys.readouterr().out
+    assert "| SlidingWindow(5) | 4.9 | 8.167 |" in capsys.readouterr().out
     assert (tmp_path / "attention_analysis/table.md").exists()

@@ -7,26 +7,30 @@ import pytest
 from keras import ops
 
 from keras_sa import analysis
-from keras_sa.ops import patterns
+from keras_sa import patterns
+from keras_sa.patterns.stochastic import DrawnPermutation
 
 LENGTH = 5
-parametrize_causal = pytest.mark.parametrize("causal", [False, True])
+parametrize_causal = pytest.mark.parametrize("is_causal", [False, True])
 parametrize_neighborhood = pytest.mark.parametrize(
-    "neighborhood", patterns.pattern.NEIGHBORHOODS
+    "neighborhood", ["window", "block"]
 )
 
 
-def enumerated(window_size, neighborhood, causal):
+def enumerated(window_size, neighborhood, is_causal):
     """Exact squared bias and variance, over all orders of five tokens.
 
     For independent values of variance 1 the square of an error is the sum of
     the squares of its weights.
     """
+    pattern = patterns.Stochastic(window_size, neighborhood)
     orders = np.array(list(itertools.permutations(range(LENGTH))), "int32")
-    masks = patterns.stochastic_mask(orders, window_size, neighborhood, causal)
+    slots = np.argsort(orders, axis=-1).astype("int32")
+    drawn = DrawnPermutation(orders, slots, per_head=False)
+    masks = pattern.mask(LENGTH, seed=drawn, is_causal=is_causal)
     weights = ops.convert_to_numpy(masks).astype("float64")
     weights /= weights.sum(axis=-1, keepdims=True)
-    full = np.tri(LENGTH) if causal else np.ones((LENGTH, LENGTH))
+    full = np.tri(LENGTH) if is_causal else np.ones((LENGTH, LENGTH))
     full /= full.sum(axis=-1, keepdims=True)
     bias = weights.mean(axis=0) - full
     return (bias**2).sum() / LENGTH, weights.var(axis=0).sum() / LENGTH
@@ -34,12 +38,12 @@ def enumerated(window_size, neighborhood, causal):
 
 @parametrize_causal
 @parametrize_neighborhood
-def test_theory_is_exact(neighborhood, causal):
+def test_theory_is_exact(neighborhood, is_causal):
     sizes = [2, 3]
     found = analysis.estimator_error(
-        LENGTH, sizes, neighborhood, causal, num_draws=2, num_values=2
+        LENGTH, sizes, neighborhood, is_causal, num_draws=2, num_values=2
     )
-    exact = [enumerated(size, neighborhood, causal) for size in sizes]
+    exact = [enumerated(size, neighborhood, is_causal) for size in sizes]
     bias, variance = np.transpose(exact)
     np.testing.assert_allclose(found.expected_squared_bias, bias, atol=1e-15)
     np.testing.assert_allclose(found.expected_variance, variance, atol=1e-15)
@@ -48,9 +52,9 @@ def test_theory_is_exact(neighborhood, causal):
 
 @parametrize_causal
 @parametrize_neighborhood
-def test_theory_is_what_is_measured(neighborhood, causal):
+def test_theory_is_what_is_measured(neighborhood, is_causal):
     found = analysis.estimator_error(
-        64, [4, 16], neighborhood, causal, num_draws=4, num_values=12
+        64, [4, 16], neighborhood, is_causal, num_draws=4, num_values=12
     )
     for name in ("squared_bias", "variance"):
         measured = getattr(found, name)
@@ -77,9 +81,9 @@ def test_whole_windows():
 
 
 @parametrize_causal
-def test_seeing_everything_has_no_error(causal):
+def test_seeing_everything_has_no_error(is_causal):
     found = analysis.estimator_error(
-        LENGTH, [LENGTH], "block", causal, num_draws=2, num_values=2
+        LENGTH, [LENGTH], "block", is_causal, num_draws=2, num_values=2
     )
     for name in ("squared_bias", "variance"):
         np.testing.assert_allclose(getattr(found, name), 0, atol=1e-30)

@@ -5,39 +5,46 @@ import pytest
 from keras import ops
 
 from keras_sa import analysis
+from keras_sa import patterns
 from keras_sa.analysis import mixing
-from keras_sa.ops import patterns
 
 STACKS = {
     "sliding_window": [patterns.SlidingWindow(7), patterns.SlidingWindow(4)],
-    "stochastic": [patterns.Stochastic(6, seed=s) for s in (1, 2, 3)],
+    "stochastic": [patterns.Stochastic(6).bind(seed=s) for s in (1, 2, 3)],
     "block": [
-        patterns.Stochastic(6, seed=s, neighborhood="block") for s in (1, 2)
+        patterns.Stochastic(6, neighborhood="block").bind(seed=s)
+        for s in (1, 2)
     ],
     "small_world": [
-        patterns.SmallWorld(5, seed=4, local_window_size=3),
-        patterns.Stochastic(4, seed=5, num_permutations=2),
+        (patterns.Stochastic(5) | patterns.SlidingWindow(3)).bind(seed=4),
+        patterns.Stochastic(4, permutation_per="head").bind(
+            seed=5, num_key_value_heads=2
+        ),
     ],
-    "full": [patterns.Full(), patterns.Stochastic(6, seed=1)],
+    "full": [patterns.Full(), patterns.Stochastic(6).bind(seed=1)],
     "routed": [
-        patterns.BlockRouted(5, np.arange(40)[:, None, None] // 5),
-        patterns.SmallWorld(5, seed=4),
+        patterns.BlockRouted(5, 1).bind(
+            routes=np.arange(40)[:, None, None] // 5
+        ),
+        (patterns.Stochastic(5) | patterns.SlidingWindow(5)).bind(seed=4),
     ],
 }
 # Of the larger examples; blocks fill it.
 LENGTH, WINDOW = 1008, 21
 parametrize_stack = pytest.mark.parametrize("name", STACKS)
-parametrize_causal = pytest.mark.parametrize("causal", [False, True])
+parametrize_causal = pytest.mark.parametrize("is_causal", [False, True])
 
 
 def stochastic(seed, neighborhood="window"):
-    return patterns.Stochastic(WINDOW, seed, neighborhood)
+    return patterns.Stochastic(WINDOW, neighborhood=neighborhood).bind(
+        seed=seed
+    )
 
 
-def dense_layers(stack, length, causal):
+def dense_layers(stack, length, is_causal):
     masks = [
         ops.convert_to_numpy(pattern.mask(length)).astype("float64")
-        for pattern in analysis.as_patterns(stack, causal)
+        for pattern in analysis.as_patterns(stack, is_causal)
     ]
     return [mask / mask.sum(axis=1, keepdims=True) for mask in masks]
 
@@ -60,9 +67,9 @@ def contraction(matrix):
 
 @parametrize_causal
 @parametrize_stack
-def test_matrices_are_uniform_attention(name, causal):
-    expected = dense_layers(STACKS[name], 40, causal)
-    found = analysis.transition_matrices(STACKS[name], 40, causal)
+def test_matrices_are_uniform_attention(name, is_causal):
+    expected = dense_layers(STACKS[name], 40, is_causal)
+    found = analysis.transition_matrices(STACKS[name], 40, is_causal)
     for matrix, layer in zip(found, expected, strict=True):
         matrix.check_format()
         assert matrix.dtype == "float64"
@@ -77,10 +84,10 @@ def test_matrix_of_a_stack():
 @pytest.mark.parametrize("most_dense", [0, 128])
 @parametrize_causal
 @parametrize_stack
-def test_spectral_gap(name, causal, most_dense, monkeypatch):
+def test_spectral_gap(name, is_causal, most_dense, monkeypatch):
     monkeypatch.setattr(mixing, "_MOST_DENSE", most_dense)
-    layers = dense_layers(STACKS[name], 40, causal)
-    found = analysis.spectral_gap(STACKS[name], 40, causal)
+    layers = dense_layers(STACKS[name], 40, is_causal)
+    found = analysis.spectral_gap(STACKS[name], 40, is_causal)
     product = dense_product(layers)
     close = {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(
@@ -147,10 +154,10 @@ def test_no_convergence_is_nan(monkeypatch):
     assert np.isnan(found.moduli).all() and np.isnan(found.product_contraction)
 
 
-def expected_distances(layers, causal):
+def expected_distances(layers, is_causal):
     """`[L, n]`"""
     length = len(layers[0])
-    uniform = np.tri(length) if causal else np.ones((length, length))
+    uniform = np.tri(length) if is_causal else np.ones((length, length))
     uniform /= uniform.sum(axis=1, keepdims=True)
     products = [dense_product(layers[: d + 1]) for d in range(len(layers))]
     return [np.abs(x - uniform).sum(axis=1) / 2 for x in products]
@@ -159,12 +166,12 @@ def expected_distances(layers, causal):
 @pytest.mark.parametrize("num_tokens", [None, 40, 12])
 @parametrize_causal
 @parametrize_stack
-def test_total_variation(name, causal, num_tokens):
+def test_total_variation(name, is_causal, num_tokens):
     expected = expected_distances(
-        dense_layers(STACKS[name], 40, causal), causal
+        dense_layers(STACKS[name], 40, is_causal), is_causal
     )
     found = analysis.total_variation(
-        STACKS[name], 40, causal, num_tokens=num_tokens
+        STACKS[name], 40, is_causal, num_tokens=num_tokens
     )
     expected = np.array(expected)[:, found.tokens]
     assert len(set(found.tokens)) == (num_tokens or 40)
@@ -175,7 +182,7 @@ def test_total_variation(name, causal, num_tokens):
 
 def test_standard_error_is_the_spread_of_samples():
     stack = STACKS["stochastic"]
-    everything = analysis.total_variation(stack, 40, causal=True)
+    everything = analysis.total_variation(stack, 40, is_causal=True)
     np.testing.assert_array_equal(everything.standard_error, 0)
     samples = [
         analysis.total_variation(stack, 40, True, num_tokens=10, seed=seed)
@@ -190,27 +197,27 @@ def test_standard_error_is_the_spread_of_samples():
 
 
 @parametrize_causal
-def test_the_same_order_mixes_as_a_sliding_window_does(causal):
+def test_the_same_order_mixes_as_a_sliding_window_does(is_causal):
     """It is one, in the order of its slots; independent orders are not."""
     window, same, other = [
-        analysis.total_variation(stack, LENGTH, causal).mean
+        analysis.total_variation(stack, LENGTH, is_causal).mean
         for stack in (
             [patterns.SlidingWindow(WINDOW)] * 4,
             [stochastic(seed=0)] * 4,
             [stochastic(seed) for seed in range(4)],
         )
     ]
-    if not causal:
+    if not is_causal:
         np.testing.assert_allclose(same, window, rtol=1e-12)
     assert other[0] == pytest.approx(same[0], rel=0.01)
     assert (other[2:] < 0.8 * same[2:]).all()
-    assert causal or other[-1] < 0.1 * same[-1]
+    assert is_causal or other[-1] < 0.1 * same[-1]
 
 
 def test_causal_layers_gather_on_the_first_tokens():
     """Uniform attention, which is near after a few layers, is no limit."""
     stack = [stochastic(seed) for seed in range(12)]
-    mean = analysis.total_variation(stack, LENGTH, causal=True).mean
+    mean = analysis.total_variation(stack, LENGTH, is_causal=True).mean
     nearest = mean.argmin()
     assert 0 < nearest < 6
     assert mean[-1] > mean[nearest] + 0.1
@@ -219,13 +226,13 @@ def test_causal_layers_gather_on_the_first_tokens():
 def test_total_variation_of_one_layer():
     found = analysis.total_variation(stochastic(3, "block"), LENGTH)
     np.testing.assert_allclose(found.distances, 1 - WINDOW / LENGTH)
-    found = analysis.total_variation(patterns.Full(causal=True), 40)
+    found = analysis.total_variation(patterns.Full().bind(is_causal=True), 40)
     np.testing.assert_allclose(found.distances, 0, atol=1e-12)
 
 
 def test_total_variation_of_many_tokens():
     """A row of the product for every token would take 32 GB."""
-    stack = [patterns.Stochastic(4, seed=s) for s in range(3)]
+    stack = [patterns.Stochastic(4).bind(seed=s) for s in range(3)]
     found = analysis.total_variation(stack, 65_000, num_tokens=4)
     assert 1 - 4**3 / 65_000 - 1e-9 < found.mean[-1] < 1 - 4**2 / 65_000
 

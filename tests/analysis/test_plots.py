@@ -8,12 +8,14 @@ import pytest
 from keras import ops
 
 from keras_sa import analysis
-from keras_sa.ops import patterns
+from keras_sa import patterns
 
 pytest.importorskip("matplotlib")
 from keras_sa.analysis import plots  # noqa: E402
 
-SMALL_WORLD = patterns.SmallWorld(6, seed=1, local_window_size=4, causal=True)
+SMALL_WORLD = (patterns.Stochastic(6) | patterns.SlidingWindow(4)).bind(
+    seed=1, is_causal=True
+)
 
 
 def image_of(axes):
@@ -50,12 +52,14 @@ def test_pattern_tells_apart_through_what_a_token_is_seen():
     kinds = legend_of(figure)
     assert kinds == [
         "itself",
-        "window over the text",
-        "window over a random order",
-        "both windows",
+        "SlidingWindow",
+        "Stochastic",
+        "several of them",
     ]
-    local = ops.convert_to_numpy(SMALL_WORLD.local.mask(60))
-    random = patterns.Stochastic(6, seed=1, causal=True).mask(60)
+    local = ops.convert_to_numpy(
+        patterns.SlidingWindow(4).mask(60, is_causal=True)
+    )
+    random = patterns.Stochastic(6).bind(seed=1, is_causal=True).mask(60)
     random = ops.convert_to_numpy(random)
     itself = np.eye(60, dtype=bool)
     expected = (
@@ -74,13 +78,15 @@ def test_pattern_tells_apart_through_what_a_token_is_seen():
 @pytest.mark.parametrize(
     "pattern, kind",
     [
-        (patterns.Full(), "every token"),
-        (patterns.SlidingWindow(5), "window over the text"),
-        (patterns.Stochastic(5), "window over a random order"),
-        (patterns.Stochastic(5, order="identity"), "window over the text"),
+        (patterns.Full(), "Full"),
+        (patterns.SlidingWindow(5), "SlidingWindow"),
+        (patterns.Stochastic(5), "Stochastic"),
+        (patterns.Stochastic(5) + patterns.Stochastic(4), "Stochastic"),
         (
-            patterns.BlockRouted(2, np.zeros((60, 1, 1), "int32")),
-            "chosen block",
+            patterns.BlockRouted(2, 1).bind(
+                routes=np.arange(60)[:, None, None] // 2
+            ),
+            "BlockRouted",
         ),
     ],
 )
@@ -90,13 +96,13 @@ def test_kinds_of_patterns(pattern, kind):
 
 def test_pattern_has_a_panel_for_each_layer():
     stack = [patterns.SlidingWindow(5), patterns.Full()] * 3
-    figure = plots.plot_pattern(stack, 60, causal=True)
+    figure = plots.plot_pattern(stack, 60, is_causal=True)
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[:2] == ["layer 0: sliding window", "layer 1: full"]
+    assert titles[:2] == ["layer 0: SlidingWindow(5)", "layer 1: Full()"]
     assert len(titles) == 6
     for axes in figure.axes:
-        assert axes.get_xlabel() == "token that is seen"
-        assert axes.get_ylabel() == "token that looks"
+        assert axes.get_xlabel() == "key"
+        assert axes.get_ylabel() == "query"
         # The first token sees nobody else.
         assert (image_of(axes)[0, 1:] == 0).all()
 
@@ -118,14 +124,16 @@ def test_length_of_a_pattern(length):
 
 
 def test_coverage_against_depth():
-    window = [patterns.SlidingWindow(5, causal=True)] * 6
-    random = [patterns.Stochastic(5, seed=i, causal=True) for i in range(6)]
+    window = [patterns.SlidingWindow(5).bind(is_causal=True)] * 6
+    random = [
+        patterns.Stochastic(5).bind(seed=i, is_causal=True) for i in range(6)
+    ]
     fields = {
         "near": analysis.receptive_field(window, 60),
         "random": analysis.receptive_field(random, 60, num_sources=20),
     }
     expected = {"random": analysis.expected_coverage(random, 60)}
-    figure = plots.plot_coverage(fields, expected, share=0.3)
+    figure = plots.plot_coverage(fields, expected, fraction=0.3)
     (axes,) = figure.axes
     assert axes.get_xlabel() == "depth in layers"
     assert axes.get_ylabel() == "coverage in % of the past"
@@ -177,8 +185,8 @@ def test_bad_coverage():
         plots.plot_coverage({})
     with pytest.raises(ValueError, match="`expected`.*Received: \\['b'\\]"):
         plots.plot_coverage({"a": field}, {"b": field.coverage})
-    with pytest.raises(ValueError, match="Received: share=99"):
-        plots.plot_coverage({"a": field}, share=99)
+    with pytest.raises(ValueError, match="Received: fraction=99"):
+        plots.plot_coverage({"a": field}, fraction=99)
 
 
 def test_small_world_curve_is_relative_to_the_lattice():
@@ -186,8 +194,8 @@ def test_small_world_curve_is_relative_to_the_lattice():
     rewired = analysis.watts_strogatz_curve(60, 4, [0, 0.5])
     figure = plots.plot_small_world_curve(curve, rewired)
     (axes,) = figure.axes
-    assert axes.get_title() == "60 tokens, 4 neighbours"
-    assert axes.get_xlabel() == "share of shortcuts"
+    assert axes.get_title() == "60 tokens, 4 neighbors"
+    assert axes.get_xlabel() == "fraction of shortcuts"
     assert axes.get_xscale() == "linear"
     lines = lines_of(axes)
     for found, name in ((curve, "{}"), (rewired, "{}, rewired at random")):
@@ -196,7 +204,7 @@ def test_small_world_curve_is_relative_to_the_lattice():
             ("clustering", found.clustering),
         ):
             x, y = lines[name.format(label)]
-            np.testing.assert_array_equal(x, found.shares)
+            np.testing.assert_array_equal(x, found.fractions)
             np.testing.assert_allclose(y, values / values[0])
     styles = {line.get_label(): line.get_linestyle() for line in axes.lines}
     assert styles["clustering, rewired at random"] == "--"
@@ -204,7 +212,7 @@ def test_small_world_curve_is_relative_to_the_lattice():
 
 
 @pytest.mark.parametrize(
-    "shares, scale",
+    "fractions, scale",
     [
         ([0, 0.001, 0.01, 0.1, 1], "symlog"),
         ([0.001, 0.01, 0.1, 1], "log"),
@@ -212,10 +220,14 @@ def test_small_world_curve_is_relative_to_the_lattice():
         ([0, 0], "linear"),
     ],
 )
-def test_scale_of_the_shares(shares, scale):
-    ones = np.ones(len(shares))
+def test_scale_of_the_fractions(fractions, scale):
+    ones = np.ones(len(fractions))
     curve = types.SimpleNamespace(
-        length=50, degree=4, shares=shares, path_length=ones, clustering=ones
+        length=50,
+        degree=4,
+        fractions=fractions,
+        path_length=ones,
+        clustering=ones,
     )
     figure = plots.plot_small_world_curve(curve)
     assert figure.axes[0].get_xscale() == scale
@@ -223,10 +235,10 @@ def test_scale_of_the_shares(shares, scale):
 
 def test_a_curve_has_two_points():
     curve = types.SimpleNamespace(
-        length=50, degree=4, shares=[0], path_length=[1], clustering=[1]
+        length=50, degree=4, fractions=[0], path_length=[1], clustering=[1]
     )
     with pytest.raises(
-        ValueError, match="two shares. Received: shares=\\[0\\]"
+        ValueError, match="two fractions. Received: fractions=\\[0\\]"
     ):
         plots.plot_small_world_curve(curve)
 
@@ -235,7 +247,7 @@ def test_a_curve_starts_with_clustering():
     curve = types.SimpleNamespace(
         length=50,
         degree=2,
-        shares=[0, 1],
+        fractions=[0, 1],
         path_length=[9, 5],
         clustering=[0, 0],
     )
@@ -246,31 +258,40 @@ def test_a_curve_starts_with_clustering():
 def test_gates():
     both, local = np.array([[0.1, 0.2, 0.3], [0.9, 0.8, 0.7]]), [[0.5, 0.4]]
     figure = plots.plot_gates([both, local])
-    stochastic, near = figure.axes[:2]
-    assert stochastic.get_title() == "stochastic path"
-    assert near.get_title() == "local path"
+    first, second = figure.axes[:2]
+    assert first.get_title() == "term 0"
+    assert second.get_title() == "term 1"
     nothing = np.nan
     np.testing.assert_array_equal(
-        image_of(stochastic), [[0.1, 0.2, 0.3], [nothing] * 3]
+        image_of(second), [[0.9, 0.8, 0.7], [nothing] * 3]
     )
     np.testing.assert_array_equal(
-        image_of(near), [[0.9, 0.8, 0.7], [0.5, 0.4, nothing]]
+        image_of(first), [[0.1, 0.2, 0.3], [0.5, 0.4, nothing]]
     )
-    assert [text.get_text() for text in near.texts] == [
-        "0.90",
-        "0.80",
-        "0.70",
+    assert [text.get_text() for text in first.texts] == [
+        "0.10",
+        "0.20",
+        "0.30",
         "0.50",
         "0.40",
     ]
-    assert near.texts[3].get_position() == (0, 1)  # head 0 of layer 1
-    assert near.images[0].get_clim() == (0, 1)
-    assert near.get_xlabel() == "head" and near.get_ylabel() == "layer"
+    assert first.texts[3].get_position() == (0, 1)  # head 0 of layer 1
+    assert first.images[0].get_clim() == (0, 1)
+    assert first.get_xlabel() == "head" and first.get_ylabel() == "layer"
+
+
+def test_gates_have_the_names_of_their_terms():
+    pattern = patterns.Stochastic(8) + patterns.SlidingWindow(4)
+    names = list(map(repr, pattern.terms))
+    figure = plots.plot_gates([np.full((2, 3), 0.5)], names)
+    assert [axes.get_title() for axes in figure.axes[:2]] == names
+    with pytest.raises(ValueError, match="to have 2 names. Received: terms="):
+        plots.plot_gates([np.full((2, 3), 0.5)], names[:1])
 
 
 def test_gates_of_windows_alone():
     figure = plots.plot_gates([[[0.5, 0.4]], [[0.3, 0.2]]])
-    assert figure.axes[0].get_title() == "local path"
+    assert figure.axes[0].get_title() == "term 0"
     np.testing.assert_array_equal(
         image_of(figure.axes[0]), [[0.5, 0.4], [0.3, 0.2]]
     )
@@ -286,7 +307,7 @@ def test_many_gates_have_no_numbers():
     [
         ([], "at least one layer. Received: gates="),
         ([[0.5, 0.5]], "Received: shape \\(2,\\)"),
-        ([np.full((3, 2), 0.5)], "Received: shape \\(3, 2\\)"),
+        ([np.full((3, 0), 0.5)], "Received: shape \\(3, 0\\)"),
         ([[[0.5, 1.5]]], "Received: from 0.5 to 1.5"),
         ([[[0.5, np.nan]]], "between 0 and 1"),
     ],

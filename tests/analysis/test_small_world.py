@@ -6,16 +6,18 @@ import pytest
 import scipy.sparse
 
 from keras_sa import analysis
+from keras_sa import patterns
 from keras_sa.analysis import small_world
 from keras_sa.analysis import undirected
-from keras_sa.ops import patterns
 
 STACKS = {
     "lattice": patterns.SlidingWindow(6),
-    "causal": patterns.SlidingWindow(5, causal=True),
-    "stochastic": [patterns.Stochastic(3, seed=1), patterns.Stochastic(4)],
-    "causal_stochastic": patterns.Stochastic(7, seed=1, causal=True),
-    "small_world": patterns.SmallWorld(3, seed=2, local_window_size=5),
+    "causal": patterns.SlidingWindow(5).bind(is_causal=True),
+    "stochastic": [patterns.Stochastic(3).bind(seed=1), patterns.Stochastic(4)],
+    "causal_stochastic": patterns.Stochastic(7).bind(seed=1, is_causal=True),
+    "small_world": (patterns.Stochastic(3) | patterns.SlidingWindow(5)).bind(
+        seed=2
+    ),
     "full": patterns.Full(),
 }
 
@@ -84,7 +86,7 @@ def test_references_of_networkx():
 
 @pytest.mark.parametrize("degree", [2, 4, 10, 18, 20, 22, 26, 28])
 def test_clustering_of_the_ring(degree):
-    """Also where neighbours meet on the other side."""
+    """Also where neighbors meet on the other side."""
     ring = nx.watts_strogatz_graph(29, degree, 0.0)
     assert small_world.ring_clustering(degree, 29) == pytest.approx(
         nx.average_clustering(ring)
@@ -152,7 +154,7 @@ def test_graph_of_several_parts():
 
 
 def test_a_sample_is_within_its_error(monkeypatch):
-    source = patterns.SmallWorld(5, seed=2)
+    source = (patterns.Stochastic(5) | patterns.SlidingWindow(5)).bind(seed=2)
     exact = analysis.small_world_measures(source, 1500)
     sampled = analysis.small_world_measures(source, 1500, num_sources=200)
     assert 0 < sampled.path_length_error < 0.02
@@ -168,7 +170,10 @@ def test_a_sample_is_within_its_error(monkeypatch):
 
 def test_clustering_in_parts(monkeypatch):
     graph = undirected.undirected(
-        analysis.attention_graph(patterns.SmallWorld(5, seed=2), 300)
+        analysis.attention_graph(
+            (patterns.Stochastic(5) | patterns.SlidingWindow(5)).bind(seed=2),
+            300,
+        )
     )
     whole = undirected.clustering(graph)
     monkeypatch.setattr(undirected, "_STEPS_AT_A_TIME", 700)
@@ -199,7 +204,7 @@ def test_small_world_curve():
         600, 12, progress=lambda *step: steps.append(step)
     )
     assert steps == [(step, 7) for step in range(1, 8)]
-    np.testing.assert_allclose(curve.shares, np.arange(7) / 6)
+    np.testing.assert_allclose(curve.fractions, np.arange(7) / 6)
     # One random window of 3 shortens paths at once; clusters stay.
     assert curve.path_length[1] < curve.path_length[0] / 5
     assert curve.clustering[1] > curve.clustering[0] / 2

@@ -1,12 +1,13 @@
 """Suggested windows cover the text, and no smaller ones do."""
 
+import dataclasses
+
 import keras
 import pytest
 
 from keras_sa import analysis
 from keras_sa.analysis.suggestion import smallest_true
 from keras_sa.analysis.suggestion import windows
-from keras_sa.ops import patterns
 
 only_on_torch = pytest.mark.skipif(
     keras.config.backend() != "torch",
@@ -16,85 +17,71 @@ only_on_torch = pytest.mark.skipif(
 
 
 def stack_of(suggestion, layers):
-    if suggestion.mode == "sliding_window":
-        window = patterns.SlidingWindow(suggestion.local_window_size)
-        return [window] * layers
-    options = {}
-    make = patterns.Stochastic
-    if suggestion.mode == "small_world":
-        make = patterns.SmallWorld
-        options["local_window_size"] = suggestion.local_window_size
     return [
-        make(suggestion.window_size, seed=layer, **options)
-        for layer in range(layers)
+        suggestion.pattern.bind(is_causal=True, seed=seed)
+        for seed in range(layers)
     ]
+
+
+def kinds_of(suggestion):
+    return tuple(type(x).__name__ for x in suggestion.pattern.leaves())
 
 
 @only_on_torch
 def test_suggestions_cover():
     found = analysis.suggest_window(512, layers=3, budget=256)
-    assert {x.mode for x in found} == {
-        "sliding_window",
-        "small_world",
-        "stochastic",
+    assert {kinds_of(x) for x in found} == {
+        ("SlidingWindow",),
+        ("Stochastic", "SlidingWindow"),
+        ("Stochastic",),
     }
-    keys = [x.visible_keys for x in found]
+    keys = [x.keys_per_token for x in found]
     assert keys == sorted(keys) and keys[-1] <= 256
     for suggestion in found:
         stack = stack_of(suggestion, 3)
-        field = analysis.receptive_field(stack, 512, causal=True)
+        field = analysis.receptive_field(stack, 512, is_causal=True)
         assert field.coverage[-1] == suggestion.coverage >= 0.99
         assert field.coverage_depth(0.99) == suggestion.coverage_depth <= 3
-        visible = sum(
-            patterns.visible_keys_per_token(10**6, window, mode, causal=True)
-            for mode, window in (
-                ("sliding_window", suggestion.local_window_size),
-                ("stochastic", suggestion.window_size),
-            )
-            if window
-        )
-        assert visible == pytest.approx(suggestion.visible_keys, abs=0.05)
+        keys = suggestion.pattern.keys_per_token(10**6, is_causal=True)
+        assert keys == pytest.approx(suggestion.keys_per_token, abs=0.05)
 
 
 @only_on_torch
 def test_fewer_keys_do_not_cover():
     found = analysis.suggest_window(512, layers=3, budget=256)
-    alone = {x.mode: x for x in found}  # of small worlds the largest
-    for mode, keyword in (
-        ("sliding_window", "local_window_size"),
-        ("stochastic", "window_size"),
-    ):
-        less = 1 if mode == "sliding_window" else 2  # one key
-        size = getattr(alone[mode], keyword) - less
-        smaller = (
-            [patterns.SlidingWindow(size)] * 3
-            if mode == "sliding_window"
-            else [patterns.Stochastic(size, seed=seed) for seed in range(3)]
-        )
-        field = analysis.receptive_field(smaller, 512, causal=True)
+    alone = [x for x in found if len(kinds_of(x)) == 1]
+    assert len(alone) == 2
+    for suggestion in alone:
+        pattern = suggestion.pattern
+        less = 1 if kinds_of(suggestion) == ("SlidingWindow",) else 2  # one key
+        size = pattern.window_size - less
+        pattern = dataclasses.replace(pattern, window_size=size)
+        smaller = [pattern.bind(is_causal=True, seed=seed) for seed in range(3)]
+        field = analysis.receptive_field(smaller, 512, is_causal=True)
         assert field.coverage[-1] < 0.99
 
 
 @only_on_torch
 def test_both_windows_together_need_the_fewest_keys():
     best, *_, worst = analysis.suggest_window(1500, layers=4, budget=1500)
-    assert best.mode == "small_world"
-    assert best.visible_keys < worst.visible_keys / 5
+    assert kinds_of(best) == ("Stochastic", "SlidingWindow")
+    assert best.keys_per_token < worst.keys_per_token / 5
 
 
 def test_one_layer_has_to_see_nearly_everything():
     found = analysis.suggest_window(64, layers=1, budget=64, coverage=1.0)
-    assert {x.visible_keys for x in found} == {64}
-    assert {x.mode for x in found} >= {"sliding_window", "stochastic"}
+    assert {x.keys_per_token for x in found} == {64}
+    kinds = {kinds_of(x) for x in found}
+    assert kinds >= {("SlidingWindow",), ("Stochastic",)}
 
 
 @only_on_torch
 def test_options_reach_the_order():
     one = analysis.suggest_window(400, layers=3, budget=200)
     heads = analysis.suggest_window(
-        400, layers=3, budget=200, num_permutations=4, neighborhood="block"
+        400, layers=3, budget=200, num_key_value_heads=4, neighborhood="block"
     )
-    assert heads[0].visible_keys < one[0].visible_keys
+    assert heads[0].keys_per_token < one[0].keys_per_token
 
 
 @only_on_torch

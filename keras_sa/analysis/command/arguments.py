@@ -5,9 +5,8 @@ import pathlib
 
 from keras_sa import _validation
 from keras_sa.analysis import plots
-from keras_sa.analysis.command.stacks import PATTERNS
-from keras_sa.analysis.command.stacks import curve_degree
 from keras_sa.analysis.connectome import FLY
+from keras_sa.patterns import parse_pattern
 
 MEASURES = ("receptive_field", "small_world", "small_world_curve", "mixing")
 PRESETS = ("fly",)
@@ -16,27 +15,17 @@ _DEFAULTS = {
     "graph_layers": 1,
     "measures": ["receptive_field", "small_world"],
 }
-_RANDOM = ("stochastic", "small_world")
-# Which patterns an option is for.
-_PATTERNS_OF = {
-    "window": ("sliding_window", *_RANDOM),
-    "local_window": ("small_world",),
-    "neighborhood": _RANDOM,
-    "heads": (*_RANDOM, "block_routed"),
-    "same_order": _RANDOM,
-    "block_size": ("block_routed",),
-    "top_k": ("block_routed",),
-}
-_NEEDED = ("window", "block_size", "top_k")
 # Which options are for what is analysed; the others are for all.
 _OPTIONS_OF = {
     "pattern": (
-        *_PATTERNS_OF,
         "length",
         "layers",
-        "causal",
+        "is_causal",
+        "heads",
+        "same_seed",
         "measures",
         "graph_layers",
+        "degree",
         "samples",
     ),
     "preset": ("length", "samples"),
@@ -50,9 +39,10 @@ _OPTIONS_OF = {
 }
 _EXAMPLES = """\
 examples:
-  python -m keras_sa.analysis --pattern small_world --length 130000 --window 26
-  python -m keras_sa.analysis --pattern sliding_window stochastic small_world \\
-      --length 4096 --window 64 --layers 8 --causal
+  python -m keras_sa.analysis --length 130000 \\
+      --pattern "Stochastic(26) | SlidingWindow(26)"
+  python -m keras_sa.analysis --length 4096 --layers 8 --is-causal \\
+      --pattern "SlidingWindow(64)" "Stochastic(127)"
   python -m keras_sa.analysis --preset fly
   python -m keras_sa.analysis --edge-list edges.csv
 
@@ -72,8 +62,8 @@ def parse(words=None):
     Example:
 
     >>> from keras_sa.analysis.command.arguments import parse
-    >>> parse("--pattern full --length 100 --causal".split()).causal
-    True
+    >>> parse("--pattern Full() SlidingWindow(3) --length 100".split()).pattern
+    [Full(), SlidingWindow(3)]
     """
     parser = _make_parser()
     arguments = parser.parse_args(words)
@@ -86,7 +76,7 @@ def parse(words=None):
     ):
         parser.error(
             f"--length is expected to be above {FLY.degree:.0f}, the number "
-            f"of neighbours. Received: {arguments.length}"
+            f"of neighbors. Received: {arguments.length}"
         )
     return arguments
 
@@ -107,9 +97,11 @@ def _make_parser():
     work.add_argument(
         "--pattern",
         nargs="+",
-        choices=PATTERNS,
-        help="a row of the table for each; of block_routed the blocks are "
-        "chosen at random here, while a model chooses them by their keys",
+        type=_pattern,
+        metavar="PATTERN",
+        help="as Python writes it, a row of the table for each; of BlockRouted "
+        "the blocks are chosen at random here, while a model chooses them by "
+        "their keys",
     )
     work.add_argument(
         "--preset",
@@ -140,39 +132,23 @@ def _make_parser():
 def _add_pattern_options(group):
     group.add_argument("--length", type=_positive, help="tokens n")
     group.add_argument(
-        "--window", type=_positive, help="tokens, the token itself included"
-    )
-    group.add_argument(
-        "--local-window",
-        type=_positive,
-        help="of the window over the text in small_world (default: --window)",
-    )
-    group.add_argument(
         "--layers", type=_positive, help="of the stack (default: 8)"
     )
     group.add_argument(
-        "--causal", action="store_true", help="tokens look back only"
-    )
-    group.add_argument(
-        "--neighborhood",
-        choices=("window", "block"),
-        help="who is together in the random order (default: window)",
+        "--is-causal",
+        action="store_true",
+        help="a token attends to no later token",
     )
     group.add_argument(
         "--heads",
         type=_positive,
-        help="random orders in a layer, or choices of blocks (default: 1)",
+        help="key/value heads in a layer, for permutation_per='head', or "
+        "choices of blocks (default: 1)",
     )
     group.add_argument(
-        "--same-order",
+        "--same-seed",
         action="store_true",
-        help="all layers have the same random order, which reaches no further",
-    )
-    group.add_argument(
-        "--block-size", type=_positive, help="of block_routed, in tokens"
-    )
-    group.add_argument(
-        "--top-k", type=_positive, help="of block_routed: blocks per token"
+        help="all layers have the same permutations, which reaches no further",
     )
 
 
@@ -189,6 +165,11 @@ def _add_measure_options(group):
         help="small_world: of as many layers together (default: 1)",
     )
     group.add_argument(
+        "--degree",
+        type=_even,
+        help="small_world_curve: neighbors of a token, even and from 4",
+    )
+    group.add_argument(
         "--samples",
         type=_positive,
         help="tokens from which coverage and paths are measured "
@@ -198,7 +179,7 @@ def _add_measure_options(group):
         "--seed",
         type=_seed,
         default=0,
-        help="of random orders and samples (default: %(default)s)",
+        help="of permutations and samples (default: %(default)s)",
     )
 
 
@@ -237,6 +218,23 @@ def _positive(word):
             f"a positive integer is expected. Received: {word}"
         )
     return value
+
+
+def _even(word):
+    """An even int from 4: a ring of 2 neighbors has no clustering."""
+    value = _positive(word)
+    if value % 2 or value < 4:
+        raise argparse.ArgumentTypeError(
+            f"an even integer from 4 is expected. Received: {word}"
+        )
+    return value
+
+
+def _pattern(text):
+    try:
+        return parse_pattern(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seed(word):
@@ -282,24 +280,13 @@ def _is_given(arguments, name):
 
 
 def _check_patterns(parser, arguments):
-    """What their options lack, and which have no use."""
     if arguments.length is None:
         parser.error("--length is expected with --pattern")
     if len(set(arguments.pattern)) < len(arguments.pattern):
         parser.error(
             "every pattern is expected once. "
-            f"Received: {' '.join(arguments.pattern)}"
+            f"Received: {', '.join(map(repr, arguments.pattern))}"
         )
-    for name, patterns in _PATTERNS_OF.items():
-        users = [x for x in arguments.pattern if x in patterns]
-        is_given = _is_given(arguments, name)
-        if is_given and not users:
-            parser.error(
-                f"{option(name)} is expected with {' or '.join(patterns)}. "
-                f"Received: {' '.join(arguments.pattern)}"
-            )
-        if users and not is_given and name in _NEEDED:
-            parser.error(f"{option(name)} is expected with {users[0]}")
 
 
 def _check_measures(parser, arguments):
@@ -320,10 +307,14 @@ def _check_measures(parser, arguments):
             f"--samples is expected to be at most --length {arguments.length}. "
             f"Received: {arguments.samples}"
         )
-    if "small_world_curve" in arguments.measures:
-        degree = curve_degree(arguments.window or 0)
-        if not 4 <= degree < arguments.length:  # 2 have no clustering
-            parser.error(
-                "small_world_curve is expected with a --window of at least 4 "
-                f"and less than --length. Received: {arguments.window}"
-            )
+    has_curve = "small_world_curve" in arguments.measures
+    if has_curve != (arguments.degree is not None):
+        parser.error(
+            "--degree is expected with the measure small_world_curve, and "
+            f"only with it. Received: --degree {arguments.degree}"
+        )
+    if has_curve and arguments.degree >= arguments.length:
+        parser.error(
+            f"--degree is expected to be less than --length "
+            f"{arguments.length}. Received: {arguments.degree}"
+        )

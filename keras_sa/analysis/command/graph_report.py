@@ -29,7 +29,7 @@ def fly_report(arguments, progress):
     degree = even_degree(FLY.degree)
     report = Report(
         f"Attention as sparse as the brain of a fly: n = {length:,} tokens, "
-        f"{degree} neighbours, seed {arguments.seed}"
+        f"{degree} neighbors, seed {arguments.seed}"
     )
     found = _compare(report, length, degree, arguments, progress)
     report.rows.append(
@@ -79,7 +79,7 @@ def edge_list_report(arguments, progress):
     if degree < length:
         found += _compare(report, length, degree, arguments, progress)
         report.notes.append(
-            f"Beside it attentions of as many tokens and {degree} neighbours, "
+            f"Beside it attentions of as many tokens and {degree} neighbors, "
             f"seed {arguments.seed}; stochastic: two layers together."
         )
     report.notes.append(small_world_note(found))
@@ -148,5 +148,5 @@ def _row(name, measures):
     }
 
 
-def _percent(share):
-    return f"{number(100 * share, digits=3)} %"
+def _percent(fraction):
+    return f"{number(100 * fraction, digits=3)} %"

@@ -3,6 +3,8 @@
 Letters: `n` tokens.
 """
 
+import textwrap
+
 import numpy as np
 
 from keras_sa.analysis import plots
@@ -11,9 +13,9 @@ from keras_sa.analysis.command.report import number
 from keras_sa.analysis.command.report import with_error
 from keras_sa.analysis.command.small_world_cells import small_world_cells
 from keras_sa.analysis.command.small_world_cells import small_world_note
-from keras_sa.analysis.command.stacks import curve_degree
 from keras_sa.analysis.command.stacks import make_stack
 from keras_sa.analysis.expected_coverage import expected_coverage
+from keras_sa.analysis.graphs import most_edges
 from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.mixing import spectral_gap
 from keras_sa.analysis.mixing import total_variation
@@ -21,7 +23,6 @@ from keras_sa.analysis.receptive_field import receptive_field
 from keras_sa.analysis.small_world import small_world_curve
 from keras_sa.analysis.small_world import small_world_measures
 from keras_sa.analysis.small_world import watts_strogatz_curve
-from keras_sa.ops import patterns
 
 # What is not measured on graphs: full attention over more tokens, where it is
 # known to be 1, and what would take more than a few GB.
@@ -29,8 +30,8 @@ _MOST_FULL, _MOST_EDGES = 1024, 2**26
 _MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
-_SHARES = (0.99, 1.0)
-_ALIKE = 1.1  # visible keys of patterns that are comparable, the most by least
+_FRACTIONS = (0.99, 1.0)
+_ALIKE = 1.1  # keys per token that are comparable, the most by the least
 _FEWEST_DRAWN, _MOST_DRAWN = 64, 512  # tokens
 
 
@@ -46,10 +47,10 @@ def pattern_report(arguments, progress):
     """
     report = Report(_title(arguments))
     stacks = {
-        name: make_stack(name, arguments, arguments.length)
-        for name in arguments.pattern
+        repr(pattern): make_stack(pattern, arguments, arguments.length)
+        for pattern in arguments.pattern
     }
-    _add_visible_keys(report, stacks, arguments)
+    _add_keys(report, stacks, arguments)
     report.figures["pattern"] = _draw_patterns(arguments)
     for measure, add in _MEASURES.items():
         if measure in arguments.measures:
@@ -59,61 +60,73 @@ def pattern_report(arguments, progress):
 
 def _title(arguments):
     words = [f"n = {arguments.length:,} tokens"]
-    words += [f"window {arguments.window}"] if arguments.window else []
-    if arguments.local_window:
-        words.append(f"{arguments.local_window} over the text in small_world")
-    if arguments.block_size:
-        words.append(
-            f"{arguments.top_k} blocks of {arguments.block_size} tokens"
-        )
     words.append(f"{arguments.layers} layers")
     words += [f"{arguments.heads} heads"] if arguments.heads else []
-    words += ["in random blocks"] if arguments.neighborhood == "block" else []
-    words += ["the same order in all"] if arguments.same_order else []
-    words.append("causal" if arguments.causal else "looking both ways")
+    words += ["the same seed in all"] if arguments.same_seed else []
+    words.append("causal" if arguments.is_causal else "bidirectional")
     return f"Attention graph: {', '.join(words)}, seed {arguments.seed}"
 
 
-def _add_visible_keys(report, stacks, arguments):
+def _add_keys(report, stacks, arguments):
     keys = {
-        name: _visible_keys(stack[0], arguments.length)
+        name: _keys_per_token(stack[0], arguments.length)
         for name, stack in stacks.items()
     }
     for name, value in keys.items():
-        row = {"pattern": name, "visible keys per token": number(value)}
-        report.rows.append(row)
-    if "block_routed" in stacks:
+        report.rows.append({"pattern": name, "keys per token": number(value)})
+    if any("routes" in stack[0].pattern.needs() for stack in stacks.values()):
         report.notes.append(
-            "block_routed: the blocks are a random choice here; a model "
+            "BlockRouted: the blocks are a random choice here; a model "
             "chooses them by their keys."
         )
-    sparse = [value for name, value in keys.items() if name != "full"]
+    sparse = [
+        keys[name]
+        for name, stack in stacks.items()
+        if not _is_full(stack[0], arguments.length)
+    ]
     if len(sparse) > 1 and max(sparse) > _ALIKE * min(sparse):
         report.notes.append(
-            "The patterns do not see equally many keys. Windows that do would "
-            "be a fairer comparison: take a --window for each."
+            "The patterns do not attend to equally many keys. Windows that do "
+            "would be a fairer comparison."
         )
 
 
-def _visible_keys(pattern, length):
-    """The mean number of tokens that a token sees, itself included."""
-    if isinstance(pattern, patterns.Full):
-        return patterns.visible_keys_per_token(
-            length, length, "full", causal=pattern.causal
+def _keys_per_token(bound, length):
+    """The mean number of keys of all heads and paths together, as drawn."""
+    most = np.full(length, length)
+    if bound.is_causal:
+        most = np.arange(1, length + 1)
+    return (
+        sum(
+            most[rows].sum() if row is None else np.count_nonzero(row >= 0)
+            for rows, row in neighbor_rows([bound], length)
         )
-    rows = neighbor_rows([pattern], length)
-    return sum(np.count_nonzero(row >= 0) for row in rows) / length
+        / length
+    )
+
+
+def _is_full(bound, length):
+    dense, _ = bound.split(length)
+    return dense.all()
 
 
 def _draw_patterns(arguments):
-    """The first layers, over a text that is short enough to see something."""
-    widths = (arguments.window, arguments.local_window, arguments.block_size)
-    length = 6 * max(width or 0 for width in widths)
-    length = max(_FEWEST_DRAWN, min(length, _MOST_DRAWN))
+    """The first layers, over a text that is short enough to tell something."""
+    widest = max(
+        (
+            value
+            for pattern in arguments.pattern
+            for leaf in pattern.leaves()
+            for value in leaf.get_config().values()
+            if isinstance(value, int)
+        ),
+        default=0,
+    )
+    length = max(_FEWEST_DRAWN, min(6 * widest, _MOST_DRAWN))
     length = min(length, arguments.length)
     layers = {
-        name: make_stack(name, arguments, length)[0]
-        for name in arguments.pattern
+        textwrap.fill(repr(x), 32): make_stack(x, arguments, length)[0]
+        for x in arguments.pattern
     }
     figure = plots.plot_pattern(layers, length)
     if length < arguments.length:
@@ -132,18 +145,13 @@ def _add_receptive_field(report, stacks, arguments, progress):
             progress=progress.stage(f"{name}, coverage"),
         )
         row.update(_coverage_cells(fields[name]))
-        if _has_theory(name, arguments):
-            progress.stage(f"{name}, expected coverage")
+        progress.stage(f"{name}, expected coverage")
+        try:
             expected[name] = expected_coverage(stack, arguments.length)
+        except ValueError:
+            pass  # no theory of it
     report.figures["coverage"] = plots.plot_coverage(fields, expected)
     report.notes.append(_coverage_note(fields, arguments))
-
-
-def _has_theory(name, arguments):
-    """Theory has no blocks that are chosen, and an order for each layer."""
-    if name == "block_routed":
-        return False
-    return not arguments.same_order or name in ("full", "sliding_window")
 
 
 def _coverage_cells(field):
@@ -153,29 +161,29 @@ def _coverage_cells(field):
         powers = (2**k for k in range(num_layers.bit_length()))
         depths = sorted({*powers, num_layers})
     cells = {
-        f"depth {depth}": _share(
+        f"depth {depth}": _fraction(
             field.coverage[depth], field.standard_error[depth]
         )
         for depth in depths
     }
-    for share in _SHARES:
-        depth = field.coverage_depth(share)
-        cells[f"{100 * share:g} % at depth"] = (
+    for fraction in _FRACTIONS:
+        depth = field.coverage_depth(fraction)
+        cells[f"{100 * fraction:g} % at depth"] = (
             f"> {num_layers}" if depth is None else str(depth)
         )
     return cells
 
 
-def _share(value, error):
+def _fraction(value, error):
     """In %; what is not yet everything is not written as if it were."""
     cell = with_error(100 * value, 100 * error)
     return "< 100" if cell == "100" and value < 1 else cell
 
 
 def _coverage_note(fields, arguments):
-    whole = "the tokens up to it" if arguments.causal else "all tokens"
+    whole = "the tokens up to it" if arguments.is_causal else "all tokens"
     note = (
-        f"depth l: coverage after l layers, the share in % of {whole} that "
+        f"depth l: coverage after l layers, the fraction in % of {whole} that "
         "reaches a token, mean over tokens; then the first layers of 99 % and "
         "of 100 %."
     )
@@ -212,24 +220,27 @@ def _graph_note(arguments):
     num = arguments.graph_layers
     which = "one layer" if num == 1 else f"{num} layers together"
     note = f"degree to omega: of the undirected graph of {which}."
-    if num == 1 and "stochastic" in arguments.pattern:
+    if num == 1 and any(_is_one_order(x) for x in arguments.pattern):
         note += (
-            " A window over one random order is a lattice as well; take "
-            "--graph-layers 2 to see how orders combine."
+            " A window over one permutation alone is a lattice as well; take "
+            "--graph-layers 2 to see how permutations combine."
         )
     return note
+
+
+def _is_one_order(pattern):
+    return pattern.num_random == len(pattern.leaves()) == 1
 
 
 def _has_no_graph(report, name, stack, arguments, measure):
     """Whether there is none, or too large a one; the report then says so."""
     length = arguments.length
-    width = sum(pattern.most_neighbors(length) for pattern in stack)
-    num_edges = min(width, length) * length
-    is_full = name == "full" and length > _MOST_FULL
+    num_edges = most_edges(stack, length)
+    is_full = length > _MOST_FULL and any(_is_full(x, length) for x in stack)
     if is_full or num_edges > _MOST_EDGES:
         why = f"there would be up to {num_edges:,} edges"
-    elif all(_visible_keys(pattern, length) == 1 for pattern in stack):
-        why = "no token sees another"
+    elif all(_keys_per_token(pattern, length) <= 1 for pattern in stack):
+        why = "no token attends to another"
     else:
         return False
     report.notes.append(f"{name}: no {measure}, for {why}.")
@@ -239,7 +250,7 @@ def _has_no_graph(report, name, stack, arguments, measure):
 def _add_small_world_curve(report, stacks, arguments, progress):
     curve = small_world_curve(
         arguments.length,
-        curve_degree(arguments.window),
+        arguments.degree,
         num_sources=arguments.samples,
         seed=arguments.seed,
         progress=progress.stage("small-world curve"),
@@ -250,7 +261,7 @@ def _add_small_world_curve(report, stacks, arguments, progress):
         rewired = watts_strogatz_curve(
             curve.length,
             curve.degree,
-            curve.shares,
+            curve.fractions,
             num_sources=arguments.samples,
             seed=arguments.seed,
         )

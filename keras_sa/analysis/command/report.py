@@ -61,6 +61,7 @@ class Report:
 
 
 def _line(cells):
+    cells = [cell.replace("|", "\\|") for cell in cells]
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
