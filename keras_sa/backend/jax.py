@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_sa import triton as kernels
+from keras_sa.backend import triton_loading
 from keras_sa.backend.neutral import is_in_backward
 from keras_sa.backend.neutral import is_tracing
 from keras_sa.backend.neutral import is_transforming
@@ -106,9 +106,9 @@ def why_no_triton_on(device):
                 "`pip install 'keras_sa[jax-gpu]'`."
             )
     found = _capability(device)
-    if found < kernels.OLDEST_CAPABILITY:
-        return kernels.too_old(found)
-    kernels.load()
+    if found < triton_loading.OLDEST_CAPABILITY:
+        return triton_loading.too_old(found)
+    triton_loading.load()
     return None
 
 

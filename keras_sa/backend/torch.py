@@ -10,7 +10,7 @@ import os
 
 import torch
 
-from keras_sa import triton as kernels
+from keras_sa.backend import triton_loading
 
 # `torch.topk` on a CPU looks at a row as if to sort it unless the row is this
 # many times longer than what is wanted.
@@ -81,7 +81,7 @@ def device_kind(tensor):
 def capability(tensor):
     """Also of anything else, where kernels are interpreted."""
     if tensor.device.type != "cuda":
-        return kernels.OLDEST_CAPABILITY
+        return triton_loading.OLDEST_CAPABILITY
     return _capability(tensor.device.index)
 
 
@@ -97,19 +97,19 @@ def why_no_triton(tensor):
 @torch.compiler.assume_constant_result
 def why_no_triton_on(device_type, device_index):
     if os.environ.get("TRITON_INTERPRET") == "1":  # on any device
-        kernels.load()
+        triton_loading.load()
         return None
     if device_type != "cuda" or torch.version.cuda is None:
         return (
             "`triton` needs tensors on an NVIDIA GPU; these are on "
             f"{device_type!r}."
         )
-    if not kernels.is_installed():
+    if not triton_loading.is_installed():
         return "`triton` is not installed: `pip install triton`."
     found = _capability(device_index)
-    if found < kernels.OLDEST_CAPABILITY:
-        return kernels.too_old(found)
-    kernels.load()
+    if found < triton_loading.OLDEST_CAPABILITY:
+        return triton_loading.too_old(found)
+    triton_loading.load()
     return None
 
 

@@ -36,7 +36,7 @@ def test_triton_loads_and_compiles_after_tensorflow():
     result = run(
         # Not torch after TensorFlow: torch's own import of Triton crashes.
         "import keras, tensorflow\n"
-        "from keras_sa import triton as triton_loading\n"
+        "from keras_sa.backend import triton_loading\n"
         "triton_loading.load()\n" + COMPILE
     )
     assert result.returncode == 0, result.stderr
@@ -44,7 +44,7 @@ def test_triton_loads_and_compiles_after_tensorflow():
 
 
 def test_the_flags_are_put_back():
-    from keras_sa import triton as triton_loading
+    from keras_sa.backend import triton_loading
 
     flags = sys.getdlopenflags()
     triton_loading.load()

@@ -5,7 +5,7 @@ import importlib
 import keras
 import pytest
 
-from keras_sa import triton as triton_loading
+from keras_sa.backend import triton_loading
 from keras_sa.triton import launch as triton_launch
 
 if not triton_loading.is_installed():

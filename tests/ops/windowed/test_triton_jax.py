@@ -20,8 +20,8 @@ LENGTH, WINDOW = 512, 128
 @pytest.fixture(params=[80, 90])
 def gpu(request, monkeypatch):
     """JAX believes in a GPU of this compute capability."""
-    from keras_sa import triton as triton_loading
     from keras_sa.backend import jax as jax_devices
+    from keras_sa.backend import triton_loading
 
     if not triton_loading.is_installed():
         pytest.skip("Triton is not installed")

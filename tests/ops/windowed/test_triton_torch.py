@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 import keras_sa
-from keras_sa import triton as triton_loading
+from keras_sa.backend import triton_loading
 from keras_sa.ops.windowed import triton as windowed_triton
 from keras_sa.triton import launch as triton_launch
 

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_sa import triton as triton_loading
+from keras_sa.backend import triton_loading
 
 pytestmark = [
     pytest.mark.skipif(
