@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_sa import testing
 from keras_sa.ops import attention
+from keras_sa.ops import route_to_blocks
 from keras_sa.patterns import BlockRouted
 from keras_sa.patterns import Full
 from keras_sa.patterns import GatedSum
@@ -147,19 +148,140 @@ def attend(pattern, tensors, implementation=None, **options):
 
 
 def assert_equals_oracle(pattern, tensors, dtype="float32", **options):
-    """Values and gradients are those of the dense oracle in float64."""
+    """Values and gradients are those of attention in numpy and float64, to
+    the error that the same computation has in float32."""
     with_lse = "gates" not in pattern.needs()
-    results = [
-        testing.run_with_gradients(
-            attend(pattern, tensors, implementation, **options),
-            tensors,
-            precision,
-            with_lse,
-        )
-        for implementation, precision in (
-            (None, dtype),
-            ("dense", "float64"),
-            ("dense", "float32"),
-        )
+    received = testing.run_with_gradients(
+        attend(pattern, tensors, **options), tensors, dtype, with_lse
+    )
+    masks = [
+        _mask(term, seed, tensors, options.get("is_causal", False))
+        for term, seed in _terms(pattern)
     ]
-    testing.assert_close_to_oracle(*results, dtype, scale=4.0)
+    exact, single = (
+        _oracle(masks, tensors, kind, with_lse, **options)
+        for kind in ("float64", "float32")
+    )
+    testing.assert_close_to_oracle(received, exact, single, dtype, scale=4.0)
+
+
+def _terms(pattern):
+    """`[(term, seed)]` of a gated sum; of another pattern itself alone."""
+    if "gates" in pattern.needs():
+        return list(zip(pattern.terms, pattern.seeds(5)))
+    return [(pattern, 5)]
+
+
+def _mask(pattern, seed, tensors, is_causal):
+    """Boolean numpy `[B, H, n, n]`."""
+    padding_mask = tensors.padding_mask
+    if padding_mask is not None:
+        padding_mask = ops.convert_to_tensor(padding_mask)
+    length = tensors.output_weight.shape[1]
+    more = {"num_key_value_heads": KV_HEADS}
+    if "routes" in pattern.needs():
+        query, key = (
+            ops.convert_to_tensor(tensors.differentiable[name], "float32")
+            for name in ("query", "key")
+        )
+        more = {
+            "routes": route_to_blocks(
+                ops.convert_to_tensor(
+                    tensors.differentiable["query"], "float32"
+                ),
+                key,
+                block_size=pattern.block_size,
+                top_k=pattern.top_k,
+                is_causal=is_causal,
+                padding_mask=padding_mask,
+            )
+        }
+    mask = pattern.mask(
+        length,
+        is_causal=is_causal,
+        seed=seed,
+        padding_mask=padding_mask,
+        **more,
+    )
+    mask = ops.convert_to_numpy(mask)
+    if mask.ndim == 2 + (padding_mask is not None):
+        mask = np.expand_dims(mask, -3)
+    elif mask.shape[-3] == KV_HEADS:
+        mask = np.repeat(mask, HEADS // KV_HEADS, axis=-3)
+    mask = np.broadcast_to(mask, (BATCH, HEADS, length, length))
+    if tensors.attention_mask is not None:
+        mask = mask & tensors.attention_mask[:, None]
+    return mask
+
+
+def _oracle(masks, tensors, dtype, with_lse, **options):
+    """`testing.Result` of a sum of attentions, each under a mask."""
+    x = {k: v.astype(dtype) for k, v in tensors.differentiable.items()}
+    weight = tensors.output_weight.astype(dtype)
+    lse_weight = tensors.lse_weight.astype(dtype) * with_lse
+    gates = [v for k, v in x.items() if k.startswith("gate_")] or [
+        np.ones((1, 1, 1, 1), dtype)
+    ]
+    total, gradients, lse = 0, {k: np.zeros_like(v) for k, v in x.items()}, None
+    for index, (mask, gate) in enumerate(zip(masks, gates)):
+        output, lse, parts = _attention(
+            x, mask, weight * gate, lse_weight, tensors.padding_mask, **options
+        )
+        total = total + gate * output
+        for name, part in parts.items():
+            gradients[name] += part
+        if f"gate_{index}" in x:
+            part = (weight * output).sum(-1, keepdims=True)
+            gradients[f"gate_{index}"] += part
+    return testing.Result(total, lse if with_lse else None, gradients)
+
+
+def _attention(
+    x,
+    mask,
+    weight,
+    lse_weight,
+    padding_mask,
+    scale=HEAD_DIM**-0.5,
+    attn_logits_soft_cap=None,
+    **_,
+):
+    """Output, log-sum-exp, and gradients of their weighted sum by hand."""
+    group = HEADS // KV_HEADS
+    key, value = (np.repeat(x[k], group, axis=2) for k in ("key", "value"))
+    scores = np.einsum("bihd,bjhd->bhij", x["query"], key) * scale
+    slope = np.ones_like(scores)
+    if attn_logits_soft_cap is not None:
+        capped = np.tanh(scores / attn_logits_soft_cap)
+        scores, slope = attn_logits_soft_cap * capped, 1 - capped**2
+    sink = np.full(scores.shape[:3], -np.inf, scores.dtype)
+    if "sinks" in x:
+        sink[:] = x["sinks"][None, :, None]
+        if padding_mask is not None:
+            sink = np.where(padding_mask[:, None], sink, -np.inf)
+    scores = np.where(mask, scores, -np.inf)
+    highest = np.maximum(scores.max(-1, initial=-np.inf), sink)
+    safe = np.where(np.isfinite(highest), highest, 0).astype(scores.dtype)
+    exp, exp_sink = np.exp(scores - safe[..., None]), np.exp(sink - safe)
+    total = exp.sum(-1) + exp_sink
+    something = total > 0
+    divisor = np.where(something, total, 1)
+    weights, of_sink = exp / divisor[..., None], exp_sink / divisor
+    lse = np.where(something, safe + np.log(divisor), -np.inf)  # [B, H, n]
+    output = np.einsum("bhij,bjhe->bihe", weights, value)
+    upstream = np.einsum("bihe,bjhe->bhij", weight, value)
+    of_lse = np.where(something, lse_weight.transpose(0, 2, 1), 0)
+    rest = of_lse - (weights * upstream).sum(-1)
+    of_scores = weights * (upstream + rest[..., None]) * slope * scale
+    gradients = {
+        "query": np.einsum("bhij,bjhd->bihd", of_scores, key),
+        "key": np.einsum("bhij,bihd->bjhd", of_scores, x["query"]),
+        "value": np.einsum("bhij,bihe->bjhe", weights, weight),
+    }
+    for name in ("key", "value"):
+        shape = gradients[name].shape
+        shape = (*shape[:2], KV_HEADS, group, shape[3])
+        gradients[name] = gradients[name].reshape(shape).sum(3)
+    if "sinks" in x:
+        gradients["sinks"] = (of_sink * rest).sum((0, 2))
+    return output, lse.transpose(0, 2, 1), gradients

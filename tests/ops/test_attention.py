@@ -32,6 +32,16 @@ def test_value_and_gradients(name, padding, is_causal):
     cases.assert_equals_oracle(pattern, tensors, is_causal=is_causal)
 
 
+@pytest.mark.parametrize("name", ["Full()", "BlockRouted(4, 2)"])
+@pytest.mark.parametrize("pattern", [EVERYTHING, GATED], ids=str)
+def test_the_dense_implementation(pattern, name):
+    for each in (pattern, cases.PATTERNS[name]):
+        tensors = cases.make_tensors(each, 13, "left", sinks=True)
+        cases.assert_equals_oracle(
+            each, tensors, implementation="dense", is_causal=True
+        )
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 6, 7, 16, 31, 32, 67])
 @pytest.mark.parametrize("pattern", [EVERYTHING, GATED], ids=str)
 def test_any_length(pattern, length):
