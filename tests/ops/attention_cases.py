@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import attention
 from keras_sa.ops import route_to_blocks
@@ -196,13 +197,9 @@ def _mask(pattern, seed, tensors, is_causal):
                 padding_mask=padding_mask,
             )
         }
-    mask = pattern.mask(
-        length,
-        is_causal=is_causal,
-        seed=seed,
-        padding_mask=padding_mask,
-        **more,
-    )
+    more |= {"is_causal": is_causal, "seed": seed, "padding_mask": padding_mask}
+    # Compiled: JAX would compile every operation by itself.
+    mask = backend.compile(lambda: pattern.mask(length, **more))()
     mask = ops.convert_to_numpy(mask)
     if mask.ndim == 2 + (padding_mask is not None):
         mask = np.expand_dims(mask, -3)
