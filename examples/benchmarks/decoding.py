@@ -58,8 +58,8 @@ def attention_alone(arguments, backbone, length):
     from keras import ops
 
     from keras_sa import autodiff
-    from keras_sa.hub import decoding
-    from keras_sa.hub.generation import draw_order
+    from keras_sa.hub import decode as decoding
+    from keras_sa.hub.decode import draw_order
     from keras_sa.ops.neighbors.api import neighbor_attention
 
     attention = backbone.transformer_layers[0]._self_attention_layer

@@ -1,15 +1,26 @@
-"""The gates of a swapped model: variables that learn how much to hear of each
-path.
+"""Gates of gated sums: variables that learn how much each term counts.
 
-They live on the backbone, in lists that Keras tracks, so that they train, and
+They live on the backbone, in a list that Keras tracks, so that they train, and
 so that the variables of the model itself keep their paths.
+
+Letters: `B` batch, `T` and `n` tokens, `F` features, `H` query heads, `P`
+terms of a gated sum.
 """
 
+import contextlib
+
 import keras
+import numpy as np
 from keras import ops
 
+from keras_sa import _validation
+from keras_sa.hub import _patching
+
 GATES = "attention_gates"
-SEED_GENERATORS = "attention_permutations"
+# A variable's path begins with the name scopes that its layer was made in.
+_PATH = "(.*/)?attention_gate_[0-9]+/{name}"
+# The axes before the heads: kernel `[F, P, H]`, bias `[P, H]`.
+_LEADING_AXES = {"kernel": (None, None), "bias": (None,)}
 
 
 @keras.saving.register_keras_serializable("keras_sa")
@@ -85,19 +96,6 @@ def _dtype_policy(layer):
     return compute if compute == variable else f"mixed_{compute}"
 
 
-def attach(backbone, name, values):
-    """Sets a tracked list on a built backbone."""
-    if values:
-        setattr(backbone, name, list(values))
-
-
-def detach(backbone, name):
-    """Takes a tracked list off a backbone, and its variables with it."""
-    if hasattr(backbone, name):
-        getattr(backbone, name).clear()
-        delattr(backbone, name)
-
-
 def enable_lora_beside(backbone, gate_layers, models):
     """`backbone.enable_lora` that leaves the gates trainable.
 
@@ -116,25 +114,9 @@ def enable_lora_beside(backbone, gate_layers, models):
         for gate in gate_layers:
             gate.trainable = True
         for model in models:
-            refresh_parameters(model)
+            _patching.refresh_parameters(model)
 
     return enable_lora
-
-
-def refresh_parameters(model):
-    """Shows torch the variables that a model has now.
-
-    KerasHub 0.32 shows it none: its models' `parameters()` are empty.
-    """
-    if keras.config.backend() == "torch":
-        model._track_variables()
-
-
-def refresh_optimizer(model):
-    """Gives a model whose variables changed an optimizer like its own."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None and optimizer.built:
-        model.optimizer = optimizer.from_config(optimizer.get_config())
 
 
 def train_only_gates(model):
@@ -160,16 +142,7 @@ def train_only_gates(model):
     >>> len(backbone.trainable_variables)
     4
     """
-    gate_layers = gates_of(model)
-    for layer in model._flatten_layers(include_self=False):
-        layer.trainable = False
-    # A frozen layer hides the variables of those in it.
-    backbone = getattr(model, "backbone", model)
-    for layer in (model, backbone):
-        layer._trainable = True
-    for gate in gate_layers:
-        gate.trainable = True
-    refresh_optimizer(model)
+    _patching.train_only(model, gates_of(model))
 
 
 def gates_of(model):
@@ -187,3 +160,205 @@ def gates_of(model):
             f"window_size=...)`. Received: {model!r}, without gates"
         )
     return list(gate_layers)
+
+
+# Reading them.
+
+
+def gate_values(model, inputs):
+    """The mean gate of each path and head, for each layer with gates.
+
+    A gate is a function of the token: its bias alone would not tell. The mean
+    is over the tokens of `inputs` without padding. To look again and again
+    while a model trains, keep a `GateMeter`.
+
+    Args:
+        model: a model under `swap_attention(..., "small_world")`.
+        inputs: what the backbone is called on, such as a dict of `token_ids`
+            and `padding_mask`, `[B, n]`.
+
+    Returns:
+        A list with a numpy array `[P, H]` for each layer with gates, which
+        are the `gated_layers` of the swap: of the stochastic and the local
+        path; of the local one alone where a sliding window has a gate.
+
+    Raises:
+        ValueError: if the model has no gates.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> backbone = keras_hub.models.Qwen3Backbone(
+    ...     vocabulary_size=32, num_layers=1, num_query_heads=2,
+    ...     num_key_value_heads=1, head_dim=8, hidden_dim=16,
+    ...     intermediate_dim=16,
+    ... )
+    >>> swap = hub.swap_attention(backbone, "small_world", window_size=8)
+    >>> inputs = {
+    ...     "token_ids": keras.ops.ones((1, 10), "int32"),
+    ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
+    ... }
+    >>> hub.gate_values(backbone, inputs)[0].shape
+    (2, 2)
+    """
+    return GateMeter(model).measure(inputs)
+
+
+class GateMeter(keras.Model):
+    """`gate_values` in a loop: compiled once for inputs of a shape.
+
+    Args:
+        model: a model under `swap_attention(..., "small_world")`.
+
+    Call arguments:
+        inputs: of the backbone.
+
+    Returns:
+        For each layer with gates their sums over the real tokens
+        `[B, P, H]`, and last the numbers of these tokens `[B]`. `measure`
+        makes means of them.
+
+    Raises:
+        ValueError: if the model has no gates.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> backbone = keras_hub.models.Qwen3Backbone(
+    ...     vocabulary_size=32, num_layers=1, num_query_heads=2,
+    ...     num_key_value_heads=1, head_dim=8, hidden_dim=16,
+    ...     intermediate_dim=16,
+    ... )
+    >>> swap = hub.swap_attention(backbone, "small_world", window_size=8)
+    >>> meter = hub.GateMeter(backbone)
+    >>> meter.measure({
+    ...     "token_ids": keras.ops.ones((1, 10), "int32"),
+    ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
+    ... })[0].mean(axis=1).round(2)
+    array([0.12, 0.88], dtype=float32)
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.gates = gates_of(model)
+        self.backbone = _patching.backbone_of(model)
+        self.built = True  # or Keras calls it eagerly, to build it
+
+    def call(self, inputs):
+        with _recording(self.gates) as seen:
+            self.backbone(inputs, training=False)
+        real = _real_tokens(inputs, seen[0][0])
+        sums = [_sum_over_tokens(paths, real) for paths in seen]
+        return [*sums, ops.sum(real, axis=1)]
+
+    def measure(self, inputs):
+        """The means over the tokens of a batch, without padding.
+
+        Args:
+            inputs: of the backbone.
+
+        Returns:
+            As `gate_values`.
+
+        Raises:
+            ValueError: if the gates are no longer those of the model.
+        """
+        if gates_of(self.backbone) != list(self.gates):
+            raise ValueError(
+                "A `GateMeter` is expected to be used under the swap that it "
+                "was made under: make another one after swapping again. "
+                "Received: a model with other gates"
+            )
+        *sums, counts = self.predict_on_batch(inputs)
+        return [layer.sum(axis=0) / np.sum(counts) for layer in sums]
+
+
+def _real_tokens(inputs, gate):
+    """1 for tokens and 0 for padding, float32 `[B, n]`."""
+    mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
+    if mask is None:
+        mask = ops.ones_like(gate[:, :, 0, 0])
+    return ops.cast(mask, "float32")
+
+
+def _sum_over_tokens(paths, real):
+    """`[B, P, H]` of gates `[B, n, H, 1]`."""
+    gates = ops.stack([ops.cast(x[..., 0], "float32") for x in paths], axis=1)
+    return ops.einsum("bpnh,bn->bph", gates, real)
+
+
+@contextlib.contextmanager
+def _recording(gates):
+    """A list that gets the gates `[B, n, H, 1]` of every call."""
+    seen, patches = [], _patching.Patches()
+
+    def recorded(call):
+        def call_and_record(inputs):
+            seen.append(call(inputs))
+            return seen[-1]
+
+        return call_and_record
+
+    for gate in gates:
+        patches.set(gate, {"call": recorded(gate.call)})
+    try:
+        yield seen
+    finally:
+        patches.undo()
+
+
+# Sharding them.
+
+
+def add_gate_layouts(layout_map, num_heads, model_axis="model"):
+    """Shards gates by heads under `keras.distribution.ModelParallel`.
+
+    Adds two entries to a layout map: for the kernels and for the biases of
+    gates that `swap_attention(..., "small_world")` is to make. Where the
+    devices do not divide the heads, or without these entries, every device
+    holds all gates, which computes the same.
+
+    Args:
+        layout_map: the `keras.distribution.LayoutMap` of the model, such as
+            `keras_hub.models.LlamaBackbone.get_layout_map` returns. It is
+            changed in place.
+        num_heads: number of query heads `H` of the model.
+        model_axis: name of the axis of the mesh that the heads go over.
+
+    Raises:
+        ValueError: for anything but a layout map with a mesh that has the
+            axis, or if the map has these entries already.
+
+    Example:
+
+    >>> from keras_sa import hub
+    >>> mesh = keras.distribution.DeviceMesh(
+    ...     (2, 4), ("batch", "model"), devices=[f"tpu:{i}" for i in range(8)]
+    ... )
+    >>> layout_map = keras.distribution.LayoutMap(mesh)
+    >>> hub.add_gate_layouts(layout_map, num_heads=32)
+    >>> layout_map["attention_gate_0/kernel"].axes
+    (None, None, 'model')
+
+    Reference:
+        https://keras.io/guides/distribution
+    """
+    devices = _axis_size(layout_map, model_axis)
+    _validation.check_positive_int("num_heads", num_heads)
+    heads = model_axis if num_heads % devices == 0 else None
+    for name, leading_axes in _LEADING_AXES.items():
+        layout_map[_PATH.format(name=name)] = (*leading_axes, heads)
+
+
+def _axis_size(layout_map, axis):
+    """How many devices the mesh has along an axis."""
+    mesh = getattr(layout_map, "device_mesh", None)
+    if not isinstance(mesh, keras.distribution.DeviceMesh):
+        raise ValueError(
+            "`layout_map` is expected to be a `keras.distribution.LayoutMap` "
+            f"with a device mesh. Received: layout_map={layout_map!r}"
+        )
+    _validation.check_one_of("model_axis", axis, mesh.axis_names)
+    return mesh.shape[mesh.axis_names.index(axis)]

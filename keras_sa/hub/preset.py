@@ -13,7 +13,7 @@ import keras_hub
 from keras_sa import _version
 from keras_sa.hub import gates
 from keras_sa.hub import swap as swaps
-from keras_sa.hub.backbones import current_swap
+from keras_sa.hub._patching import current_swap
 
 CONFIG_FILE = "keras_sa.json"
 GATES_FILE = "keras_sa_gates.weights.h5"

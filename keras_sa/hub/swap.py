@@ -5,31 +5,19 @@ import itertools
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_sa import _validation
+from keras_sa.hub import _patching
+from keras_sa.hub import decode as decoding
 from keras_sa.hub import gates
-from keras_sa.hub import registry
+from keras_sa.hub import seeds as drawing
 from keras_sa.hub import verification
-from keras_sa.hub.attention_patterns import patterns_of_layers
-from keras_sa.hub.backbones import HANDLE
-from keras_sa.hub.backbones import backbone_of
-from keras_sa.hub.backbones import current_swap
-from keras_sa.hub.generation import Generation
-from keras_sa.hub.generation import generate_step_in_scope
+from keras_sa.hub._patching import backbone_of
+from keras_sa.hub._patching import current_swap
+from keras_sa.hub.attention import SwappedAttention
+from keras_sa.hub.families import registry
+from keras_sa.hub.inspect import patterns_of_layers
 from keras_sa.hub.pattern import make_patterns
-from keras_sa.hub.permutation_seed import PermutationSeed
-from keras_sa.hub.rematerialization import draw_first
-from keras_sa.hub.swapped_attention import SwappedAttention
-from keras_sa.patterns import permutation as permutations
-
-_COMPILED = (
-    "generate_function",
-    "train_function",
-    "test_function",
-    "predict_function",
-    "_cached_spec_sampler",  # Gemma 4's speculative decoding
-)
 
 
 def swap_attention(
@@ -189,7 +177,7 @@ def _check_gate_bias(gate_bias):
 def _choose_layers(backbone, layers):
     """`[(index, decoder layer, family)]` of the layers to swap."""
     candidates, own_window = {}, set()
-    for index, decoder in enumerate(backbone.transformer_layers):
+    for index, decoder in enumerate(_patching.decoder_layers(backbone)):
         family = registry.family_of(decoder)
         attention = family.find_attention(decoder)
         if attention is None:
@@ -258,6 +246,7 @@ class AttentionSwap:
         self._backbone = backbone_of(model)
         self._turns = take_turns(patterns, chosen)
         self._swapped = []
+        self._patches = _patching.Patches()
 
     @property
     def gated_layers(self):
@@ -269,7 +258,7 @@ class AttentionSwap:
         if current_swap(self.model) is not self:
             return
         self._leave()
-        object.__delattr__(self._backbone, HANDLE)
+        _patching.set_current_swap(self._backbone, None)
         self._refresh(variables_changed=bool(self.gates))
 
     def reseed(self, seed):
@@ -303,9 +292,14 @@ class AttentionSwap:
         _validation.check_seed(seed)
         self._check_current("reseed")
         self.seed = seed
-        seeds = layer_seeds(seed, self._backbone)
+        seeds = self._layer_seeds()
         for swapped, (_, (index, _, _)) in zip(self._swapped, self._turns):
-            swapped.reseed(seeds[index])
+            if swapped.seeds is not None:
+                swapped.seeds.reseed(seeds[index])
+
+    def _layer_seeds(self):
+        num_layers = len(_patching.decoder_layers(self._backbone))
+        return drawing.layer_seeds(self.seed, num_layers)
 
     def attention_patterns(self, inputs=None):
         """Who sees whom in each layer, as `hub.attention_patterns` says.
@@ -360,21 +354,20 @@ class AttentionSwap:
         }
 
     def _install(self):
-        seeds = layer_seeds(self.seed, self._backbone)
-        self._generation = Generation()
+        seeds = self._layer_seeds()
+        self._generation = decoding.Generation()
         for pattern, (index, decoder, family) in self._turns:
             self._swapped.append(
                 SwappedAttention(
                     decoder,
                     family,
                     pattern,
-                    make_seed(pattern, index, seeds[index]),
+                    make_seeds(pattern, index, seeds[index]),
                     self._generation,
                     self._make_gate(pattern, index, decoder, family),
-                    make_seed_generator(pattern, index, seeds[index]),
                 )
             )
-        object.__setattr__(self._backbone, HANDLE, self)
+        _patching.set_current_swap(self._backbone, self)
         self._enter()
         self._refresh(variables_changed=bool(self.gates))
 
@@ -394,40 +387,38 @@ class AttentionSwap:
 
     def _enter(self):
         """Puts methods and variables in place."""
-        gates.attach(self._backbone, gates.GATES, self.gates)
-        gates.attach(
-            self._backbone, gates.SEED_GENERATORS, self._seed_generators()
+        _patching.attach(self._backbone, gates.GATES, self.gates)
+        _patching.attach(
+            self._backbone, drawing.SEED_GENERATORS, self._seed_generators()
         )
         for swapped in self._swapped:
             swapped.install()
-        self._patched = []
-        if hasattr(self.model, "generate_step"):
-            step = generate_step_in_scope(
-                self.model, self._generation, self._seeds_of_steps()
-            )
-            self._patch(self.model, "generate_step", step)
+        step = decoding.generating(
+            self.model, self._generation, self._seeds_of_steps()
+        )
+        self._patches.set(self.model, step)
         if self.gates and hasattr(self._backbone, "enable_lora"):
             enable_lora = gates.enable_lora_beside(
                 self._backbone, self.gates, self._models()
             )
-            self._patch(self._backbone, "enable_lora", enable_lora)
+            self._patches.set(self._backbone, {"enable_lora": enable_lora})
+        found = {"attention_patterns": self.attention_patterns}
         for model in self._models():
-            self._patch(model, "attention_patterns", self.attention_patterns)
+            self._patches.set(model, found)
         for layer, inside in self._rematerialized():
-            call = draw_first(layer, inside)
-            self._patch(layer, "rematerialized_call", call)
+            self._patches.set(layer, drawing.drawing_first(layer, inside))
 
     def _seed_generators(self):
         """Of both kinds: variables that decide on permutations."""
-        pairs = [(x.seed, x.seed_generator) for x in self._swapped]
-        return [x for x in itertools.chain(*pairs) if x is not None]
+        seeds = [x.seeds for x in self._swapped if x.seeds is not None]
+        return [x for layer in seeds for x in layer.variables()]
 
     def _seeds_of_steps(self):
         """Of the orders that decoding steps look up."""
         return [
-            swapped.seed
+            swapped.seeds.fixed
             for swapped in self._swapped
-            if swapped.seed is not None and swapped.pattern.decodes_in_window
+            if swapped.seeds is not None and swapped.pattern.decodes_in_window
         ]
 
     def _rematerialized(self):
@@ -446,46 +437,23 @@ class AttentionSwap:
 
     def _leave(self):
         """Takes methods and variables out."""
-        gates.detach(self._backbone, gates.GATES)
-        gates.detach(self._backbone, gates.SEED_GENERATORS)
+        _patching.detach(self._backbone, gates.GATES)
+        _patching.detach(self._backbone, drawing.SEED_GENERATORS)
         for swapped in self._swapped:
             swapped.remove()
-        for instance, name in self._patched:
-            object.__delattr__(instance, name)
-
-    def _patch(self, instance, name, function):
-        object.__setattr__(instance, name, function)
-        self._patched.append((instance, name))
+        self._patches.undo()
 
     def _refresh(self, variables_changed):
         """Makes the change take effect at once."""
         for model in self._models():
-            for name in _COMPILED:
-                if getattr(model, name, None) is not None:
-                    setattr(model, name, None)
-            gates.refresh_parameters(model)
+            _patching.forget_compiled(model)
+            _patching.refresh_parameters(model)
             if variables_changed:
-                gates.refresh_optimizer(model)
+                _patching.refresh_optimizer(model)
 
 
-def make_seed(pattern, index, seed):
-    """Of the permutation outside training, or `None`."""
+def make_seeds(pattern, index, seed):
+    """The `LayerSeeds` of a layer, or `None` where nothing is drawn."""
     if not pattern.has_random_order:
         return None
-    return PermutationSeed(seed, name=f"permutation_seed_{index}")
-
-
-def make_seed_generator(pattern, index, seed):
-    """Of the permutations in training, or `None`."""
-    if not pattern.resamples:
-        return None
-    return keras.random.SeedGenerator(
-        seed % 2**31, name=f"attention_permutation_{index}"
-    )
-
-
-def layer_seeds(seed, backbone):
-    """An int seed for each decoder layer, independent of which are swapped."""
-    num_layers = len(backbone.transformer_layers)
-    seeds = ops.convert_to_numpy(permutations.split_seed(seed, num_layers))
-    return [int(s) for s in np.asarray(seeds, "int64") % 2**32]
+    return drawing.LayerSeeds(index, seed, pattern.resamples)

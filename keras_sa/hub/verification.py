@@ -7,9 +7,9 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from keras_sa.hub.generation import Generation
-from keras_sa.hub.permutation_seed import PermutationSeed
-from keras_sa.hub.swapped_attention import SwappedAttention
+from keras_sa.hub.attention import SwappedAttention
+from keras_sa.hub.decode import Generation
+from keras_sa.hub.seeds import LayerSeeds
 
 _LENGTH = 16
 _PADDING = 3
@@ -35,7 +35,7 @@ def verify(backbone, turns):
             decoder,
             family,
             covering_pattern(pattern, _LENGTH),
-            PermutationSeed(index),
+            LayerSeeds(index, index, resamples=False),
             Generation(),
         )
         for pattern, (index, decoder, family) in turns

@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 from keras_sa import hub
-from keras_sa.hub import swapped_attention
+from keras_sa.hub import attention
 from tests.hub import models
 
 LENGTH = 12
@@ -179,13 +179,13 @@ def test_no_order_draws_nothing():
 
 def test_an_order_for_every_head(monkeypatch):
     orders = []
-    attend = swapped_attention.attend_in_order
+    attend = attention.attend_in_order
 
     def spy(query, key, value, permutation, **options):
         orders.append(tuple(permutation.shape))
         return attend(query, key, value, permutation, **options)
 
-    monkeypatch.setattr(swapped_attention, "attend_in_order", spy)
+    monkeypatch.setattr(attention, "attend_in_order", spy)
     model = models.build("llama")
     received = logits(model, "stochastic", window_size=4, permute="head")
     num_layers, num_key_value_heads = 2, 2

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_sa import autodiff
 from keras_sa import hub
-from keras_sa.hub.permutation_seed import PermutationSeed
+from keras_sa.hub.seeds import PermutationSeed
 from keras_sa.patterns import permutation as permutations
 from tests.hub import models
 

@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_sa import autodiff
 from keras_sa import hub
-from keras_sa.hub import registry
-from keras_sa.hub.swap import layer_seeds
+from keras_sa.hub.families import registry
+from keras_sa.hub.seeds import layer_seeds
 from keras_sa.ops import patterns
 from keras_sa.patterns import permutation as permutations
 from tests.hub import models
@@ -54,7 +54,7 @@ def pattern_masks(model, options, padding_mask):
     local = patterns.sliding_window_mask(
         length, options.get("local_window_size", options["window_size"]), True
     )
-    for seed in layer_seeds(SEED, model.backbone):
+    for seed in layer_seeds(SEED, len(model.backbone.transformer_layers)):
         order = permutations.sample_permutation(length, seed, padding_mask)
         stochastic = patterns.stochastic_mask(
             order,
@@ -136,7 +136,7 @@ def test_gated_paths_are_summed():
 
 def test_layers_have_independent_seeds():
     model = models.build("llama")
-    seeds = layer_seeds(SEED, model.backbone)
+    seeds = layer_seeds(SEED, len(model.backbone.transformer_layers))
     assert len(set(seeds)) == len(seeds)
     logits = []
     for seed in (1, 1, 2):

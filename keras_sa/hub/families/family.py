@@ -9,6 +9,7 @@ key/value heads, `D` head dim.
 
 import dataclasses
 
+from keras_sa.hub import _patching
 from keras_sa.ops import patterns
 
 _SEQUENCE = ("decoder_sequence", "x")
@@ -54,7 +55,7 @@ class Family:
 
     decoder: str
     attention: str = "_self_attention_layer"
-    mask_method: str = "_compute_self_attention_mask"
+    mask_method: str = _patching.SELF_ATTENTION_MASK
     key_value_groups: str | None = "num_key_value_groups"
 
     def find_attention(self, decoder):

@@ -18,11 +18,10 @@ import threading
 from keras import ops
 
 from keras_sa import ops as sa_ops
-from keras_sa.hub import decoding
-from keras_sa.hub.overriding import override_methods
-from keras_sa.hub.overriding import restore_methods
-from keras_sa.hub.rematerialization import Replay
-from keras_sa.layers import drawing
+from keras_sa.hub import _patching
+from keras_sa.hub import decode
+from keras_sa.hub._patching import by_name
+from keras_sa.hub.seeds import FirstCall
 from keras_sa.ops import _softmax
 from keras_sa.ops.neighbors.api import neighbor_attention
 from keras_sa.ops.stochastic_attention import attend_in_order
@@ -36,11 +35,9 @@ class SwappedAttention:
         decoder: the decoder layer.
         family: its `Family`.
         pattern: the `Pattern`.
-        seed: the `PermutationSeed` of this layer, or `None` where nothing is
-            drawn.
+        seeds: its `LayerSeeds`, or `None` where nothing is drawn.
         generation: the `Generation` of the model.
         gate: an `AttentionGate`, or `None`.
-        seed_generator: draws permutations in training, or `None`.
     """
 
     def __init__(
@@ -48,35 +45,26 @@ class SwappedAttention:
         decoder,
         family,
         pattern,
-        seed,
+        seeds,
         generation,
         gate=None,
-        seed_generator=None,
     ):
         self.decoder = decoder
         self.attention = family.find_attention(decoder)
         self.family = family
         self.pattern = pattern
-        self.seed = seed
+        self.seeds = seeds
         self.generation = generation
         self.gate = gate
-        self.seed_generator = seed_generator
         self._running = threading.local()
 
     def install(self):
-        override_methods(self.decoder, self._decoder_methods())
-        override_methods(self.attention, self._attention_methods())
+        _patching.override_methods(self.decoder, self._decoder_methods())
+        _patching.override_methods(self.attention, self._attention_methods())
 
     def remove(self):
-        restore_methods(self.attention)
-        restore_methods(self.decoder)
-
-    def reseed(self, seed):
-        """Draws what another int seed gives, from the start."""
-        if self.seed is not None:
-            self.seed.assign(seed)
-        if self.seed_generator is not None:
-            self.seed_generator.state.assign([seed % 2**31, 0])
+        _patching.restore_methods(self.attention)
+        _patching.restore_methods(self.decoder)
 
     def _decoder_methods(self):
         name = self.family.mask_method
@@ -85,7 +73,7 @@ class SwappedAttention:
 
         @functools.wraps(original)
         def compute_mask(decoder, *args, **kwargs):
-            arguments = _by_name(signature, decoder, args, kwargs)
+            arguments = by_name(signature, decoder, args, kwargs)
             mask = self._validity(self.family.mask_arguments(arguments))
             if mask is None:
                 return original(decoder, *args, **kwargs)
@@ -99,7 +87,7 @@ class SwappedAttention:
 
         @functools.wraps(base.call)
         def call(attention, *args, **kwargs):
-            arguments = _by_name(signature, attention, args, kwargs)
+            arguments = by_name(signature, attention, args, kwargs)
             self._running.call = self._call_arguments(arguments)
             try:
                 return compute(attention, arguments, args, kwargs)
@@ -118,25 +106,19 @@ class SwappedAttention:
         def compute(attention, arguments, args, kwargs):
             return base.call(attention, *args, **kwargs)
 
-        original = base._compute_attention
-        original_signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def compute_attention(attention, *args, **kwargs):
-            bound = original_signature.bind(attention, *args, **kwargs)
-            query_name, key_name, value_name = list(bound.arguments)[1:4]
-            query, key, value = list(bound.arguments.values())[1:4]
+        def compute_attention(call):
+            query, key, value = call.tensors
             if self._is_full_step(self._running.call):
-                bound.arguments[key_name] = self._repeat(key)
-                bound.arguments[value_name] = self._repeat(value)
-                return original(*bound.args, **bound.kwargs)
-            mask = bound.arguments.get("attention_mask")
-            return self.family.output(self._attend(query, key, value, mask))
+                return call.run(query, self._repeat(key), self._repeat(value))
+            output = self._attend(query, key, value, call.mask)
+            return self.family.output(output)
 
         members = {
             "call": call,
-            "_compute_attention": compute_attention,
-            "_compute_vllm_attention": self._refuse_vllm,
+            **_patching.ComputeAttention(self.attention).overriding(
+                compute_attention
+            ),
+            **_patching.refusing_vllm(self._refuse_vllm),
         }
         if self.family.key_value_groups is not None:
             # Keys and values arrive as the cache holds them, not repeated.
@@ -170,18 +152,16 @@ class SwappedAttention:
 
     def make_replay(self):
         """The replay that is going on, or a new one."""
-        return self._replay or Replay(self._draw_seed())
+        return self._replay or FirstCall(self._draw_seed())
 
     def permutation_seed(self, training):
         """The seed of a call's permutation."""
         if not (training and self.pattern.resamples):
-            return self.seed.read()
+            return self.seeds.fixed.read()
         return self._replay.seed if self._replay else self._draw_seed()
 
     def _draw_seed(self):
-        return drawing.next_permutation_seed(
-            self.seed_generator, self.attention.name
-        )
+        return self.seeds.draw(self.attention.name)
 
     @property
     def _replay(self):
@@ -209,7 +189,7 @@ class SwappedAttention:
         """Which tokens are real and which rows see something, `[B, T, 2]`.
 
         `None` where the decoder's own mask is needed: for masks of the
-        caller's and for steps of decoding.
+        caller's and for steps of decode.
         """
         sequence, cache = arguments.sequence, arguments.cache
         if not arguments.use_causal_mask:
@@ -226,7 +206,7 @@ class SwappedAttention:
         seen = real = ops.ones_like(sequence[:, :, 0], dtype="bool")
         padding_mask = arguments.padding_mask
         if padding_mask is None:
-            padding_mask = getattr(sequence, "_keras_mask", None)
+            padding_mask = _patching.keras_mask_of(sequence)
         if padding_mask is not None:
             real = ops.cast(padding_mask, "bool")
             # Whoever reads a decoder's mask asks which rows see something.
@@ -333,10 +313,10 @@ class SwappedAttention:
             )
 
         def local(window_size):
-            return decoding.local_neighbors(positions, length, window_size)
+            return decode.local_neighbors(positions, length, window_size)
 
         def stochastic(exclude_local=None):
-            return decoding.stochastic_neighbors(
+            return decode.stochastic_neighbors(
                 positions,
                 self._order(length),
                 pattern.window_size,
@@ -358,7 +338,7 @@ class SwappedAttention:
         if self.pattern.order == "identity":
             positions = ops.arange(length, dtype="int32")
             return positions, positions
-        return self.generation.order(self.seed, length)
+        return self.generation.order(self.seeds.fixed, length)
 
     def _gated(self, paths, call):
         """The gated sum of the paths; a single one without a gate as it is."""
@@ -459,10 +439,6 @@ class _Paths:
         masks = {k: self.options[k] for k in names if k in self.options}
         query, key, _ = self.tensors
         return sa_ops.route_to_blocks(query, key, **blocks, **masks)
-
-
-def _by_name(signature, layer, args, kwargs):
-    return signature.bind(layer, *args, **kwargs).arguments
 
 
 def _validity_columns(length):

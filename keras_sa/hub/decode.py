@@ -2,7 +2,9 @@
 
 KerasHub right-pads prompts to the length of the cache, runs over all of it,
 and hands most families no padding mask. So the mask is published for the time
-of `generate_step`, as are the orders of tokens that decoding steps look up.
+of `generate_step`, as are the permutations that decoding steps look up.
+
+Letters: `B` batch, `T` new tokens, `S` rows of the cache, `m` neighbors.
 """
 
 import contextlib
@@ -10,6 +12,8 @@ import threading
 
 from keras import ops
 
+from keras_sa.hub import _patching
+from keras_sa.ops import patterns
 from keras_sa.patterns import permutation as permutations
 
 
@@ -55,23 +59,49 @@ def draw_order(seed, length):
     return order, permutations.invert_permutation(order)
 
 
-def generate_step_in_scope(causal_lm, generation, seeds):
-    """The model's `generate_step`, within `generation`.
+def generating(causal_lm, generation, seeds):
+    """`{name: function}`: the model's `generate_step`, within `generation`.
 
     Args:
-        causal_lm: a `keras_hub.models.CausalLM`.
+        causal_lm: a model, which may be none that generates.
         generation: the `Generation` of its swap.
         seeds: the `PermutationSeed`s of the layers that decode in a window of
             a random order: their orders are drawn once, before the loop over
             steps.
     """
-    original = causal_lm.generate_step
 
-    def generate_step(inputs, *args, **kwargs):
+    def scope(inputs):
         length = inputs["token_ids"].shape[1]
         orders = {seed: draw_order(seed.read(), length) for seed in seeds}
         padding_mask = ops.cast(inputs["padding_mask"], "bool")
-        with generation.running(padding_mask, orders):
-            return original(inputs, *args, **kwargs)
+        return generation.running(padding_mask, orders)
 
-    return generate_step
+    return _patching.generate_step_within(causal_lm, scope)
+
+
+def local_neighbors(positions, length, window_size):
+    """int32 `[T, m]`: what each new token sees; -1 where there is none."""
+    return patterns.sliding_window_neighbors(
+        length, min(window_size, length), causal=True, positions=positions
+    )
+
+
+def stochastic_neighbors(
+    positions, order, window_size, neighborhood, exclude_local=None
+):
+    """int32 `[T, m]`: what each new token sees; -1 where there is none.
+
+    Args:
+        positions: int32 `[T]`.
+        order: the permutation over the cache and its inverse, int32 `[S]`.
+    """
+    permutation, slot_of = order
+    return patterns.stochastic_neighbors(
+        permutation,
+        window_size,
+        neighborhood,
+        causal=True,
+        exclude_local=exclude_local,
+        positions=positions,
+        slot_of=slot_of,
+    )
