@@ -13,6 +13,7 @@ from keras_sa.patterns.combined import Union
 from keras_sa.patterns.full import Full
 from keras_sa.patterns.global_keys import GlobalKeys
 from keras_sa.patterns.global_queries import GlobalQueries
+from keras_sa.patterns.parsing import parse_pattern
 from keras_sa.patterns.pattern import Pattern
 from keras_sa.patterns.pattern import check_pattern
 from keras_sa.patterns.per_layer import patterns_by_layer
