@@ -7,7 +7,6 @@ Letters: `B` batch, `T` query tokens, `S` key tokens, `H` query heads, `K`
 key/value heads, `D` head dim.
 """
 
-import contextlib
 import functools
 import inspect
 
@@ -61,12 +60,9 @@ def current_swap(model):
     return getattr(getattr(model, "backbone", model), _HANDLE, None)
 
 
-def set_current_swap(backbone, swap):
-    """Keeps a swap, or `None`, with a backbone."""
-    if swap is not None:
-        object.__setattr__(backbone, _HANDLE, swap)
-    elif hasattr(backbone, _HANDLE):
-        object.__delattr__(backbone, _HANDLE)
+def set_current_swap(stack, backbone, swap):
+    """Keeps a swap with a backbone until an `ExitStack` is closed."""
+    set_attributes(stack, backbone, {_HANDLE: swap})
 
 
 # Methods of one layer's own.
@@ -93,14 +89,10 @@ def restore_methods(layer):
     _set_class(layer, type(layer).__bases__[0])
 
 
-@contextlib.contextmanager
-def overridden(layer, members):
-    """`override_methods` for a while."""
+def overriding(stack, layer, members):
+    """`override_methods` until an `ExitStack` is closed."""
     override_methods(layer, members)
-    try:
-        yield
-    finally:
-        restore_methods(layer)
+    stack.callback(restore_methods, layer)
 
 
 def _set_class(layer, cls):
@@ -108,26 +100,16 @@ def _set_class(layer, cls):
     object.__setattr__(layer, "__class__", cls)
 
 
-class Patches:
-    """Attributes set on models and layers, and taken off again.
+def set_attributes(stack, instance, members):
+    """Sets attributes `{name: value}` until an `ExitStack` is closed.
 
     Models get attributes and no class of their own: Keras makes and looks up
     models by their class.
     """
-
-    def __init__(self):
-        self._set = []
-
-    def set(self, instance, members):
-        """Attributes `{name: value}`."""
-        for name, value in members.items():
-            # Not `setattr`: Keras tracks what is set on a layer.
-            object.__setattr__(instance, name, value)
-            self._set.append((instance, name))
-
-    def undo(self):
-        while self._set:
-            object.__delattr__(*self._set.pop())
+    for name, value in members.items():
+        # Not `setattr`: Keras tracks what is set on a layer.
+        object.__setattr__(instance, name, value)
+        stack.callback(object.__delattr__, instance, name)
 
 
 # An attention layer.
@@ -248,17 +230,17 @@ def rematerialized_call_within(layer, make_scope):
 # Variables that come and go.
 
 
-def attach(backbone, name, values):
-    """Sets a tracked list on a built backbone."""
+def attach(stack, backbone, name, values):
+    """Sets a tracked list on a built backbone until an `ExitStack` is closed:
+    then its variables are no longer the backbone's."""
     if values:
         setattr(backbone, name, list(values))
+        stack.callback(_detach, backbone, name)
 
 
-def detach(backbone, name):
-    """Takes a tracked list off a backbone, and its variables with it."""
-    if hasattr(backbone, name):
-        getattr(backbone, name).clear()
-        delattr(backbone, name)
+def _detach(backbone, name):
+    getattr(backbone, name).clear()
+    delattr(backbone, name)
 
 
 def refresh_parameters(model):

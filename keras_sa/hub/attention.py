@@ -6,7 +6,7 @@ where the pattern settles the rest: which tokens are real. The attention then
 runs on queries and keys that already carry their position encodings.
 
 Letters: `B` batch, `T` query tokens, `S` key tokens, `H` query heads, `K`
-key/value heads, `D` head dim, `F` features.
+key/value heads, `D` head dim, `E` value head dim, `F` features.
 """
 
 import contextlib
@@ -18,53 +18,79 @@ import threading
 from keras import ops
 
 from keras_sa import ops as sa_ops
+from keras_sa import patterns
 from keras_sa.hub import _patching
 from keras_sa.hub import decode
 from keras_sa.hub._patching import by_name
+from keras_sa.hub.families.family import Family
 from keras_sa.hub.seeds import FirstCall
-from keras_sa.ops import _softmax
-from keras_sa.ops.neighbors.api import neighbor_attention
-from keras_sa.ops.stochastic_attention import attend_in_order
-from keras_sa.patterns import permutation as permutations
+from keras_sa.ops import softmax
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one decoder layer is to get.
+
+    Attributes:
+        index: of the layer.
+        decoder: the layer.
+        family: its `Family`.
+        pattern: the pattern that it is to attend by.
+        decode: "full" or "pattern": what new tokens attend to.
+        resamples: whether every training call draws anew.
+        implementation: of `keras_sa.ops.attention`, or `None`.
+    """
+
+    index: int
+    decoder: object
+    family: Family
+    pattern: patterns.Pattern
+    decode: str = "full"
+    resamples: bool = False
+    implementation: str | None = None
+
+    @property
+    def attention(self):
+        return self.family.find_attention(self.decoder)
 
 
 class SwappedAttention:
     """The attention of one decoder layer, while it is swapped.
 
     Args:
-        decoder: the decoder layer.
-        family: its `Family`.
-        pattern: the `Pattern`.
+        plan: the `Plan` of the layer.
         seeds: its `LayerSeeds`, or `None` where nothing is drawn.
         generation: the `Generation` of the model.
         gate: an `AttentionGate`, or `None`.
     """
 
-    def __init__(
-        self,
-        decoder,
-        family,
-        pattern,
-        seeds,
-        generation,
-        gate=None,
-    ):
-        self.decoder = decoder
-        self.attention = family.find_attention(decoder)
-        self.family = family
-        self.pattern = pattern
+    def __init__(self, plan, seeds, generation, gate=None):
+        self.plan = plan
+        self.decoder, self.family = plan.decoder, plan.family
+        self.attention = plan.attention
+        self.pattern = plan.pattern
+        self.decodes_in_pattern = plan.decode == "pattern"
+        self.is_causal = not plan.family.is_bidirectional(plan.decoder)
         self.seeds = seeds
         self.generation = generation
         self.gate = gate
         self._running = threading.local()
 
-    def install(self):
-        _patching.override_methods(self.decoder, self._decoder_methods())
-        _patching.override_methods(self.attention, self._attention_methods())
+    def install(self, stack):
+        """Puts it in place until an `ExitStack` is closed."""
+        _patching.overriding(stack, self.decoder, self._decoder_methods())
+        _patching.overriding(stack, self.attention, self._attention_methods())
 
-    def remove(self):
-        _patching.restore_methods(self.attention)
-        _patching.restore_methods(self.decoder)
+    def bound_pattern(self, routes=None):
+        """What the layer attends to outside training, a `BoundPattern`."""
+        return self.pattern.bind(
+            is_causal=self.is_causal,
+            seed=0 if self.seeds is None else self.seeds.as_int(),
+            num_key_value_heads=self.family.num_key_value_heads(self.attention),
+            routes=routes,
+        )
+
+    # Its methods.
 
     def _decoder_methods(self):
         name = self.family.mask_method
@@ -106,17 +132,10 @@ class SwappedAttention:
         def compute(attention, arguments, args, kwargs):
             return base.call(attention, *args, **kwargs)
 
-        def compute_attention(call):
-            query, key, value = call.tensors
-            if self._is_full_step(self._running.call):
-                return call.run(query, self._repeat(key), self._repeat(value))
-            output = self._attend(query, key, value, call.mask)
-            return self.family.output(output)
-
         members = {
             "call": call,
             **_patching.ComputeAttention(self.attention).overriding(
-                compute_attention
+                self._compute_attention
             ),
             **_patching.refusing_vllm(self._refuse_vllm),
         }
@@ -124,6 +143,13 @@ class SwappedAttention:
             # Keys and values arrive as the cache holds them, not repeated.
             members[self.family.key_value_groups] = property(lambda _: 1)
         return members
+
+    def _compute_attention(self, call):
+        query, key, value = call.tensors
+        if self._is_full_step(self._running.call):
+            return call.run(query, self._repeat(key), self._repeat(value))
+        output = self._attend(query, key, value, call.mask)
+        return self.family.output(output)
 
     def _refuse_vllm(self, *args, **kwargs):
         """There, KerasHub goes around the attention that was swapped in."""
@@ -134,46 +160,52 @@ class SwappedAttention:
             f"context and {self.pattern}"
         )
 
+    # One call.
+
     def _call_arguments(self, arguments):
         call = self.family.call_arguments(arguments)
-        if self._replay is None:
+        if self._first_call is None:
             return call
-        training = self._replay.remember(call.training)
+        training = self._first_call.remember(call.training)
         return dataclasses.replace(call, training=training)
 
     @contextlib.contextmanager
-    def replaying(self, replay):
+    def replaying(self, first_call):
         """Draws no permutation but this one's."""
-        outer, self._replay = self._replay, replay
+        outer, self._first_call = self._first_call, first_call
         try:
             yield
         finally:
-            self._replay = outer
+            self._first_call = outer
 
-    def make_replay(self):
-        """The replay that is going on, or a new one."""
-        return self._replay or FirstCall(self._draw_seed())
+    def make_first_call(self):
+        """That of the replay that is going on, or a new one."""
+        return self._first_call or FirstCall(self._draw_seed())
 
-    def permutation_seed(self, training):
-        """The seed of a call's permutation."""
-        if not (training and self.pattern.resamples):
+    @property
+    def _first_call(self):
+        return getattr(self._running, "first_call", None)
+
+    @_first_call.setter
+    def _first_call(self, first_call):
+        self._running.first_call = first_call
+
+    def _seed(self, training):
+        """The seed of a call's permutations, or `None`."""
+        if self.seeds is None:
+            return None
+        if not (training and self.plan.resamples):
             return self.seeds.fixed.read()
-        return self._replay.seed if self._replay else self._draw_seed()
+        if self._first_call is not None:
+            return self._first_call.seed
+        return self._draw_seed()
 
     def _draw_seed(self):
         return self.seeds.draw(self.attention.name)
 
-    @property
-    def _replay(self):
-        return getattr(self._running, "replay", None)
-
-    @_replay.setter
-    def _replay(self, replay):
-        self._running.replay = replay
-
     @contextlib.contextmanager
     def recording_routes(self):
-        """A list that gets the blocks `[B, n, H, top_k]` of every call."""
+        """A list that gets what the tokens of a first text choose."""
         self._running.routes = routes = []
         try:
             yield routes
@@ -185,11 +217,13 @@ class SwappedAttention:
         """The list of `recording_routes`, or `None`."""
         return getattr(self._running, "routes", None)
 
+    # Masks and caches.
+
     def _validity(self, arguments):
-        """Which tokens are real and which rows see something, `[B, T, 2]`.
+        """Which tokens are real and which rows attend to any, `[B, T, 2]`.
 
         `None` where the decoder's own mask is needed: for masks of the
-        caller's and for steps of decode.
+        caller's and for steps of decoding.
         """
         sequence, cache = arguments.sequence, arguments.cache
         if not arguments.use_causal_mask:
@@ -203,30 +237,27 @@ class SwappedAttention:
         length = sequence.shape[1]
         if self._is_step(cache, sequence):
             return None
-        seen = real = ops.ones_like(sequence[:, :, 0], dtype="bool")
+        attends = real = ops.ones_like(sequence[:, :, 0], dtype="bool")
         padding_mask = arguments.padding_mask
         if padding_mask is None:
             padding_mask = _patching.keras_mask_of(sequence)
         if padding_mask is not None:
-            real = ops.cast(padding_mask, "bool")
-            # Whoever reads a decoder's mask asks which rows see something.
-            seen = (
-                real
-                if self.family.is_bidirectional(self.decoder)
-                else ops.cumsum(ops.cast(real, "int32"), axis=1) > 0
-            )
+            real = attends = ops.cast(padding_mask, "bool")
+            # Whoever reads a decoder's mask asks which rows attend to any.
+            if self.is_causal:
+                attends = ops.cumsum(ops.cast(real, "int32"), axis=1) > 0
         elif cache is not None:
             prompt_mask = self.generation.prompt_mask(length)
             real = real if prompt_mask is None else prompt_mask
-        if cache is not None and self.pattern.decodes_in_window:
-            # The order is laid over the whole cache: what is not written yet
-            # takes slots, and causality hides it.
+        if cache is not None and self.decodes_in_pattern:
+            # The permutation is laid over the whole cache: what is not written
+            # yet takes slots, and causality hides it.
             real = ops.ones_like(real)
-        columns = [real] + [seen] * (_validity_columns(length) - 1)
+        columns = [real] + [attends] * (_validity_columns(length) - 1)
         return ops.stack(columns, axis=-1)
 
     def _is_step(self, cache, inputs):
-        """Whether some new tokens look at a cache.
+        """Whether some new tokens attend to a cache.
 
         Decided by static shapes: when a prompt is read, the cache is as long
         as what is put in.
@@ -238,7 +269,7 @@ class SwappedAttention:
 
     def _is_full_step(self, call):
         """Whether new tokens attend to the whole cache, as they always did."""
-        return not self.pattern.decodes_in_window and self._is_step(
+        return not self.decodes_in_pattern and self._is_step(
             call.cache, call.inputs
         )
 
@@ -248,6 +279,8 @@ class SwappedAttention:
             return x
         num_heads = self.family.num_query_heads(self.attention)
         return ops.repeat(x, num_heads // x.shape[2], axis=2)
+
+    # Attending.
 
     def _attend(self, query, key, value, mask):
         """`[B, T, H, E]` of query `[B, T, H, D]` and key `[B, S, K, D]`."""
@@ -260,190 +293,104 @@ class SwappedAttention:
         """How scores are computed in this family."""
         return {
             "scale": self.family.scale(self.attention),
-            "logit_soft_cap": self.family.logit_soft_cap(self.attention),
+            "attn_logits_soft_cap": self.family.logit_soft_cap(self.attention),
             "sinks": self.family.sinks(self.attention),
         }
 
+    def _alibi_slopes(self):
+        return self.family.alibi_slopes(self.decoder, self.attention)
+
     def _attend_in_sequence(self, query, key, value, mask, call):
-        """A sequence that looks at itself."""
-        rate, generator = self.family.dropout(self.attention)
+        """A sequence that attends to itself."""
         options = self._scoring()
+        rate, generator = self.family.dropout(self.attention)
         if rate and call.training:
-            options |= {"dropout": rate, "seed": generator}
+            options |= {"dropout": rate, "dropout_seed": generator}
         dtype = value.dtype
-        slopes = self.family.alibi_slopes(self.decoder, self.attention)
+        slopes = self._alibi_slopes()
         if slopes is not None:
             query, key, value = _with_alibi(
                 query, key, value, slopes, options["scale"]
             )
-        masks, real = self._masks(mask)
-        paths = _Paths(self, query, key, value, masks, real, options)
-        return ops.cast(paths.attend(call), dtype)
+        pattern, masks = self._masked(mask, ops.shape(query)[0])
+        if self.routes is not None:
+            self.routes.append(_find_routes(pattern, query, key, masks))
+        output = sa_ops.attention(
+            query,
+            key,
+            value,
+            pattern,
+            seed=self._seed(call.training),
+            gates=None if self.gate is None else self.gate(call.inputs),
+            implementation=self.plan.implementation,
+            **masks,
+            **options,
+        )
+        return ops.cast(output, dtype)
 
-    def _masks(self, mask):
-        """Keywords of the ops for a decoder's mask, and the real tokens."""
-        causal = not self.family.is_bidirectional(self.decoder)
+    def _masked(self, mask, batch_size):
+        """The pattern and keywords of the ops for a decoder's mask."""
         if mask is None:
-            return {"causal": causal}, None
+            return self.pattern, {"is_causal": self.is_causal}
         if mask.shape[-1] == _validity_columns(mask.shape[1]):
             real = ops.cast(mask[:, :, 0], "bool")
-            return {"causal": causal, "padding_mask": real}, real
-        # The caller's own, with causality in it or without. What nobody may
-        # see takes no slot among the others.
+            masks = {"is_causal": self.is_causal, "padding_mask": real}
+            return self.pattern, masks
+        # The caller's own, with causality in it or without: it says what is
+        # ahead. What nobody may attend to takes no place among the others.
         mask = ops.cast(mask, "bool")
-        return {"causal": False, "attention_mask": mask}, ops.any(mask, axis=1)
+        real = ops.any(mask, axis=1)
+        real = ops.broadcast_to(real, (batch_size, ops.shape(real)[1]))
+        pattern = self.pattern
+        if self.is_causal:
+            pattern = pattern.symmetric()
+        return pattern, {"attention_mask": mask, "padding_mask": real}
 
     def _attend_in_step(self, query, key, value, call):
-        """New tokens that look at their neighbours in the cache."""
-        pattern, length = self.pattern, key.shape[1]
+        """New tokens that attend to their neighbors in the cache."""
+        length = key.shape[1]
         positions = ops.arange(ops.shape(query)[1], dtype="int32")
         positions = positions + ops.cast(call.index, "int32")
         query = self.family.query_at(self.attention, query, call.index)
-
-        def attend(*neighbors):
-            return neighbor_attention(
-                query,
-                key,
-                value,
-                ops.concatenate(neighbors, axis=1),
-                alibi_slopes=self.family.alibi_slopes(
-                    self.decoder, self.attention
-                ),
-                **self._scoring(),
+        drawn = self.generation.drawn(self, length)
+        slopes, scoring = self._alibi_slopes(), self._scoring()
+        outputs = [
+            sa_ops.neighbor_attention(
+                query, key, value, neighbors, alibi_slopes=slopes, **scoring
             )
-
-        def local(window_size):
-            return decode.local_neighbors(positions, length, window_size)
-
-        def stochastic(exclude_local=None):
-            return decode.stochastic_neighbors(
-                positions,
-                self._order(length),
-                pattern.window_size,
-                pattern.neighborhood,
-                exclude_local,
+            for neighbors in decode.neighbors_of_terms(
+                self.pattern, drawn, length, positions
             )
-
-        if pattern.mode == "sliding_window":
-            return self._gated([attend(local(pattern.window_size))], call)
-        if pattern.mode == "stochastic":
-            return attend(stochastic())
-        near = local(pattern.local_window_size)
-        if not pattern.has_gates:
-            return attend(stochastic(pattern.local_window_size), near)
-        return self._gated([attend(stochastic()), attend(near)], call)
-
-    def _order(self, length):
-        """The order over a cache and its inverse, int32 `[length]`."""
-        if self.pattern.order == "identity":
-            positions = ops.arange(length, dtype="int32")
-            return positions, positions
-        return self.generation.order(self.seeds.fixed, length)
-
-    def _gated(self, paths, call):
-        """The gated sum of the paths; a single one without a gate as it is."""
+        ]
         if self.gate is None:
-            return paths[0]
-        return sa_ops.gated_sum(paths, self.gate(call.inputs))
+            return outputs[0]
+        return sa_ops.gated_sum(outputs, self.gate(call.inputs))
 
-
-class _Paths:
-    """The attentions of a sequence to itself."""
-
-    def __init__(self, swapped, query, key, value, masks, real, options):
-        self.swapped = swapped
-        self.pattern = swapped.pattern
-        self.tensors = (query, key, value)
-        self.real = real
-        self.options = {**masks, **options}
-
-    def attend(self, call):
-        pattern = self.pattern
-        if pattern.mode == "sliding_window":
-            paths = [self._local(pattern.window_size)]
-            return self.swapped._gated(paths, call)
-        if pattern.mode == "block_routed":
-            return self._block_routed()
-        if pattern.mode == "stochastic":
-            return self._stochastic(call)
-        local = pattern.local_window_size
-        if pattern.has_gates:
-            paths = [self._stochastic(call), self._local(local)]
-            return self.swapped._gated(paths, call)
-        # Sinks are in the one denominator once: with the stochastic part.
-        parts = (
-            self._stochastic(call, exclude_local=local, return_lse=True),
-            self._local(local, return_lse=True, sinks=None),
-        )
-        return sa_ops.merge_attention(*zip(*parts))
-
-    def _local(self, window_size, **options):
-        if "attention_mask" in self.options:
-            # The mask says what is ahead: as far that way as back.
-            window_size = 2 * window_size - 1
-        return sa_ops.sliding_window_attention(
-            *self.tensors,
-            window_size=window_size,
-            **{**self.options, **options},
-        )
-
-    def _stochastic(self, call, **options):
-        pattern = self.pattern
-        if options.get("exclude_local") and "attention_mask" in self.options:
-            options["exclude_local"] = 2 * options["exclude_local"] - 1
-        return attend_in_order(
-            *self.tensors,
-            self._permutation(call),
-            window_size=pattern.window_size,
-            neighborhood=pattern.neighborhood,
-            **self.options,
-            **options,
-        )
-
-    def _permutation(self, call):
-        """The order of the tokens, padding last."""
-        length = ops.shape(self.tensors[0])[1]
-        if self.pattern.order == "identity":
-            order = ops.arange(length, dtype="int32")
-            if self.real is None:
-                return order
-            return permutations.padding_last(order, self.real)
-        return permutations.sample_permutation(
+    def draw(self, length):
+        """What the pattern draws over a cache."""
+        return self.pattern.draw(
             length,
-            self.swapped.permutation_seed(call.training),
-            self.real,
-            self.tensors[1].shape[2]
-            if self.pattern.permute == "head"
-            else None,
+            seed=0 if self.seeds is None else self.seeds.fixed.read(),
+            num_key_value_heads=self.family.num_key_value_heads(self.attention),
         )
-
-    def _block_routed(self):
-        if "attention_mask" in self.options:
-            raise ValueError(
-                "Block-routed attention expects no mask beside padding: its "
-                "blocks are chosen before any mask. Swap another mode in. "
-                "Received: an attention mask or a vision mask"
-            )
-        blocks = {
-            "block_size": self.pattern.block_size,
-            "top_k": self.pattern.top_k,
-        }
-        if self.swapped.routes is not None:
-            self.swapped.routes.append(self._choose_blocks(blocks))
-        return sa_ops.block_routed_attention(
-            *self.tensors, **blocks, **self.options
-        )
-
-    def _choose_blocks(self, blocks):
-        names = ("causal", "padding_mask")
-        masks = {k: self.options[k] for k in names if k in self.options}
-        query, key, _ = self.tensors
-        return sa_ops.route_to_blocks(query, key, **blocks, **masks)
 
 
 def _validity_columns(length):
     """How many columns stand for a mask `[B, T, T]`; never `T` of them."""
     return 3 if length == 2 else 2
+
+
+def _find_routes(pattern, query, key, masks):
+    """The routes of a first text, without its batch axis."""
+
+    masks = {k: v for k, v in masks.items() if k != "attention_mask"}
+
+    def find(block_size, top_k):
+        return sa_ops.route_to_blocks(
+            query, key, block_size=block_size, top_k=top_k, **masks
+        )[0]
+
+    return pattern.find_routes(find)
 
 
 def _with_alibi(query, key, value, slopes, scale):
@@ -452,8 +399,7 @@ def _with_alibi(query, key, value, slopes, scale):
     In half precision, positions would be rounded.
     """
     query, key, value = (
-        ops.cast(x, _softmax.compute_dtype(x.dtype))
-        for x in (query, key, value)
+        ops.cast(x, softmax.compute_dtype(x.dtype)) for x in (query, key, value)
     )
     channel = ops.convert_to_tensor(slopes, query.dtype)[:, None] / scale
     channel = ops.broadcast_to(channel, (*ops.shape(query)[:3], 1))

@@ -2,9 +2,10 @@
 
 KerasHub right-pads prompts to the length of the cache, runs over all of it,
 and hands most families no padding mask. So the mask is published for the time
-of `generate_step`, as are the permutations that decoding steps look up.
+of `generate_step`, as is what decoding steps look up: what the patterns drew.
 
-Letters: `B` batch, `T` new tokens, `S` rows of the cache, `m` neighbors.
+Letters: `B` batch, `T` new tokens, `S` rows of the cache, `K` key/value heads,
+`m` neighbors.
 """
 
 import contextlib
@@ -13,8 +14,7 @@ import threading
 from keras import ops
 
 from keras_sa.hub import _patching
-from keras_sa.ops import patterns
-from keras_sa.patterns import permutation as permutations
+from keras_sa.patterns import lists
 
 
 class Generation(threading.local):
@@ -22,21 +22,21 @@ class Generation(threading.local):
 
     Attributes:
         padding_mask: boolean `[B, S]`: the tokens of the prompts.
-        orders: for each `PermutationSeed`, the permutation `[S]` and its
-            inverse.
+        draws: for each `SwappedAttention` that decodes in its pattern, what
+            that drew over the cache.
     """
 
     padding_mask = None
-    orders = {}
+    draws = {}
 
     @contextlib.contextmanager
-    def running(self, padding_mask, orders):
-        before = self.padding_mask, self.orders
-        self.padding_mask, self.orders = padding_mask, orders
+    def running(self, padding_mask, draws):
+        before = self.padding_mask, self.draws
+        self.padding_mask, self.draws = padding_mask, draws
         try:
             yield
         finally:
-            self.padding_mask, self.orders = before
+            self.padding_mask, self.draws = before
 
     def prompt_mask(self, length):
         """Boolean `[B, length]` while a prompt of this length is read."""
@@ -45,63 +45,55 @@ class Generation(threading.local):
             return None
         return mask
 
-    def order(self, seed, length):
-        """The permutation over a cache and its inverse, int32 `[length]`."""
-        known = self.orders.get(seed)
-        if known is not None and known[0].shape[0] == length:
-            return known
-        return draw_order(seed.read(), length)
+    def drawn(self, swapped, length):
+        """What a pattern drew over a cache, or draws now."""
+        mask = self.padding_mask
+        if mask is not None and mask.shape[1] == length:
+            known = self.draws.get(swapped)
+            if known is not None:
+                return known
+        return swapped.draw(length)
 
 
-def draw_order(seed, length):
-    """A permutation and its inverse, int32 `[length]`."""
-    order = permutations.sample_permutation(length, seed)
-    return order, permutations.invert_permutation(order)
-
-
-def generating(causal_lm, generation, seeds):
+def generating(causal_lm, generation, swapped_attentions):
     """`{name: function}`: the model's `generate_step`, within `generation`.
 
     Args:
         causal_lm: a model, which may be none that generates.
         generation: the `Generation` of its swap.
-        seeds: the `PermutationSeed`s of the layers that decode in a window of
-            a random order: their orders are drawn once, before the loop over
-            steps.
+        swapped_attentions: those that decode in their patterns: what these
+            draw is drawn once, before the loop over steps.
     """
 
     def scope(inputs):
         length = inputs["token_ids"].shape[1]
-        orders = {seed: draw_order(seed.read(), length) for seed in seeds}
         padding_mask = ops.cast(inputs["padding_mask"], "bool")
-        return generation.running(padding_mask, orders)
+        draws = {x: x.draw(length) for x in swapped_attentions}
+        return generation.running(padding_mask, draws)
 
     return _patching.generate_step_within(causal_lm, scope)
 
 
-def local_neighbors(positions, length, window_size):
-    """int32 `[T, m]`: what each new token sees; -1 where there is none."""
-    return patterns.sliding_window_neighbors(
-        length, min(window_size, length), causal=True, positions=positions
-    )
-
-
-def stochastic_neighbors(
-    positions, order, window_size, neighborhood, exclude_local=None
-):
-    """int32 `[T, m]`: what each new token sees; -1 where there is none.
+def neighbors_of_terms(pattern, drawn, length, positions):
+    """The rows of a cache that new tokens attend to, each once.
 
     Args:
-        positions: int32 `[T]`.
-        order: the permutation over the cache and its inverse, int32 `[S]`.
+        pattern: a `Pattern`.
+        drawn: what it drew over the cache.
+        length: `S`.
+        positions: int32 `[T]`, of the new tokens.
+
+    Returns:
+        A list of int32 `[T, m]` or `[K, T, m]`, one for each softmax.
     """
-    permutation, slot_of = order
-    return patterns.stochastic_neighbors(
-        permutation,
-        window_size,
-        neighborhood,
-        causal=True,
-        exclude_local=exclude_local,
-        positions=positions,
-        slot_of=slot_of,
-    )
+    terms = [(pattern, drawn)]
+    if "gates" in pattern.needs():
+        terms = zip(pattern.terms, pattern.seeds(drawn))
+    return [
+        lists.distinct(
+            lists.neighbors_of(
+                term, length, is_causal=True, seed=seed, positions=positions
+            )
+        )
+        for term, seed in terms
+    ]

@@ -17,6 +17,7 @@ from keras_sa import _validation
 from keras_sa.hub import _patching
 
 GATES = "attention_gates"
+_OPEN, _SHUT = 2.0, -2.0  # gates of 0.88 and 0.12
 # A variable's path begins with the name scopes that its layer was made in.
 _PATH = "(.*/)?attention_gate_[0-9]+/{name}"
 # The axes before the heads: kernel `[F, P, H]`, bias `[P, H]`.
@@ -25,34 +26,37 @@ _LEADING_AXES = {"kernel": (None, None), "bias": (None,)}
 
 @keras.saving.register_keras_serializable("keras_sa")
 class AttentionGate(keras.layers.Layer):
-    """Sigmoid gates from the features of the token, one per head and path.
+    """Sigmoid gates from the features of the token, one per head and term.
+
+    Its variables and arithmetic are float32 whatever the model's are: in half
+    precision a bias of 2 does not move in small steps.
 
     Args:
         num_heads: number of query heads `H`.
-        starts: where the biases of each path's gate start.
+        starts: where the biases of each term's gate start.
 
     Call arguments:
         inputs: `[B, T, F]`.
 
     Returns:
-        A list of the gates of each path `[B, T, H, 1]`.
+        A list of the gates of each term `[B, T, H, 1]`, float32.
     """
 
     def __init__(self, num_heads, starts=(0.0, 0.0), **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(**{**kwargs, "dtype": "float32"})
         self.num_heads = num_heads
         self.starts = tuple(float(start) for start in starts)
 
     def build(self, input_shape):
-        num_paths = len(self.starts)
+        num_terms = len(self.starts)
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(input_shape[-1], num_paths, self.num_heads),
+            shape=(input_shape[-1], num_terms, self.num_heads),
             initializer="zeros",
         )
         self.bias = self.add_weight(
             name="bias",
-            shape=(num_paths, self.num_heads),
+            shape=(num_terms, self.num_heads),
             initializer=self._start,
         )
 
@@ -62,7 +66,7 @@ class AttentionGate(keras.layers.Layer):
 
     def call(self, inputs):
         logits = ops.einsum("btf,fph->btph", inputs, self.kernel) + self.bias
-        gates = ops.sigmoid(logits)[..., None]  # [B, T, paths, H, 1]
+        gates = ops.sigmoid(logits)[..., None]  # [B, T, P, H, 1]
         return ops.unstack(gates, num=len(self.starts), axis=2)
 
     def get_config(self):
@@ -70,30 +74,68 @@ class AttentionGate(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def make_gate(attention, num_heads, num_features, index, starts):
-    """A built gate for one attention layer, in its precision.
+def make_gate(plan, num_features, starts):
+    """A built gate for one attention layer.
 
     Args:
-        attention: the attention layer.
-        num_heads: its number of query heads.
+        plan: the `Plan` of the layer.
         num_features: of its inputs.
-        index: of the layer in the backbone.
-        starts: of the biases of each path's gate.
+        starts: of the biases of each term's gate.
     """
     gate = AttentionGate(
-        num_heads,
+        plan.family.num_query_heads(plan.attention),
         starts,
-        dtype=_dtype_policy(attention),
-        name=f"attention_gate_{index}",
+        name=f"attention_gate_{plan.index}",
     )
     gate.build((None, None, num_features))
     return gate
 
 
-def _dtype_policy(layer):
-    """The layer's precision without its quantization."""
-    compute, variable = layer.compute_dtype, layer.variable_dtype
-    return compute if compute == variable else f"mixed_{compute}"
+def default_starts(terms):
+    """Where the biases of the gates of a gated sum start.
+
+    One gate is open: that of the last term which is not random, as what
+    pretrained weights come nearest to; of the last one if all are.
+    """
+    open_term = len(terms) - 1
+    for index, term in enumerate(terms):
+        if not term.is_random:
+            open_term = index
+    return tuple(
+        _OPEN if index == open_term else _SHUT for index in range(len(terms))
+    )
+
+
+def check_gate_bias(gate_bias, gated):
+    """Returns a tuple of floats, one for each term, or `None`.
+
+    Args:
+        gate_bias: as in `swap_attention`.
+        gated: the gated patterns that are swapped in.
+    """
+    if gate_bias is None:
+        return None
+    counts = {len(pattern.terms) for pattern in gated}
+    if not counts:
+        raise ValueError(
+            "`gate_bias` belongs to a gated sum, as Stochastic(w) + "
+            "SlidingWindow(w): leave it out. "
+            f"Received: gate_bias={gate_bias!r} and no gated sum"
+        )
+    if counts != {np.size(gate_bias)} or not _are_finite_numbers(gate_bias):
+        raise ValueError(
+            "`gate_bias` is expected to be finite numbers, one for each term: "
+            f"{' or '.join(map(str, sorted(counts)))} in "
+            f"{', '.join(map(repr, dict.fromkeys(gated)))}. "
+            f"Received: gate_bias={gate_bias!r}"
+        )
+    return tuple(float(bias) for bias in gate_bias)
+
+
+def _are_finite_numbers(values):
+    values = np.asarray(values)
+    is_number = values.dtype.kind in "iuf"
+    return values.ndim == 1 and is_number and bool(np.isfinite(values).all())
 
 
 def enable_lora_beside(backbone, gate_layers, models):
@@ -123,7 +165,7 @@ def train_only_gates(model):
     """Freezes all of a swapped model but its gates.
 
     Args:
-        model: a model under `swap_attention(..., "small_world")`.
+        model: a model with a gated sum of patterns swapped in.
 
     Raises:
         ValueError: if the model has no gates.
@@ -132,12 +174,14 @@ def train_only_gates(model):
 
     >>> import keras_hub
     >>> from keras_sa import hub
+    >>> from keras_sa.patterns import SlidingWindow, Stochastic
     >>> backbone = keras_hub.models.Qwen3Backbone(
     ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
     ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
     ...     intermediate_dim=64,
     ... )
-    >>> swap = hub.swap_attention(backbone, "small_world", window_size=8)
+    >>> pattern = Stochastic(8) + SlidingWindow(8)
+    >>> swap = hub.swap_attention(backbone, pattern)
     >>> hub.train_only_gates(backbone)
     >>> len(backbone.trainable_variables)
     4
@@ -155,9 +199,9 @@ def gates_of(model):
     gate_layers = getattr(backbone, GATES, None)
     if not gate_layers:
         raise ValueError(
-            "`model` is expected to have gates: swap them in with "
-            "`keras_sa.hub.swap_attention(model, 'small_world', "
-            f"window_size=...)`. Received: {model!r}, without gates"
+            "`model` is expected to have gates: swap a gated sum in, as "
+            "`keras_sa.hub.swap_attention(model, Stochastic(w) + "
+            f"SlidingWindow(w))`. Received: {model!r}, without gates"
         )
     return list(gate_layers)
 
@@ -166,21 +210,20 @@ def gates_of(model):
 
 
 def gate_values(model, inputs):
-    """The mean gate of each path and head, for each layer with gates.
+    """The mean gate of each term and head, for each layer with gates.
 
     A gate is a function of the token: its bias alone would not tell. The mean
     is over the tokens of `inputs` without padding. To look again and again
     while a model trains, keep a `GateMeter`.
 
     Args:
-        model: a model under `swap_attention(..., "small_world")`.
+        model: a model with a gated sum of patterns swapped in.
         inputs: what the backbone is called on, such as a dict of `token_ids`
             and `padding_mask`, `[B, n]`.
 
     Returns:
         A list with a numpy array `[P, H]` for each layer with gates, which
-        are the `gated_layers` of the swap: of the stochastic and the local
-        path; of the local one alone where a sliding window has a gate.
+        are the `gated_layers` of the swap, in the order of the terms.
 
     Raises:
         ValueError: if the model has no gates.
@@ -189,12 +232,14 @@ def gate_values(model, inputs):
 
     >>> import keras_hub
     >>> from keras_sa import hub
+    >>> from keras_sa.patterns import SlidingWindow, Stochastic
     >>> backbone = keras_hub.models.Qwen3Backbone(
     ...     vocabulary_size=32, num_layers=1, num_query_heads=2,
     ...     num_key_value_heads=1, head_dim=8, hidden_dim=16,
     ...     intermediate_dim=16,
     ... )
-    >>> swap = hub.swap_attention(backbone, "small_world", window_size=8)
+    >>> pattern = Stochastic(8) + SlidingWindow(8)
+    >>> swap = hub.swap_attention(backbone, pattern)
     >>> inputs = {
     ...     "token_ids": keras.ops.ones((1, 10), "int32"),
     ...     "padding_mask": keras.ops.ones((1, 10), "int32"),
@@ -209,7 +254,7 @@ class GateMeter(keras.Model):
     """`gate_values` in a loop: compiled once for inputs of a shape.
 
     Args:
-        model: a model under `swap_attention(..., "small_world")`.
+        model: a model with a gated sum of patterns swapped in.
 
     Call arguments:
         inputs: of the backbone.
@@ -226,12 +271,14 @@ class GateMeter(keras.Model):
 
     >>> import keras_hub
     >>> from keras_sa import hub
+    >>> from keras_sa.patterns import SlidingWindow, Stochastic
     >>> backbone = keras_hub.models.Qwen3Backbone(
     ...     vocabulary_size=32, num_layers=1, num_query_heads=2,
     ...     num_key_value_heads=1, head_dim=8, hidden_dim=16,
     ...     intermediate_dim=16,
     ... )
-    >>> swap = hub.swap_attention(backbone, "small_world", window_size=8)
+    >>> pattern = Stochastic(8) + SlidingWindow(8)
+    >>> swap = hub.swap_attention(backbone, pattern)
     >>> meter = hub.GateMeter(backbone)
     >>> meter.measure({
     ...     "token_ids": keras.ops.ones((1, 10), "int32"),
@@ -292,7 +339,7 @@ def _sum_over_tokens(paths, real):
 @contextlib.contextmanager
 def _recording(gates):
     """A list that gets the gates `[B, n, H, 1]` of every call."""
-    seen, patches = [], _patching.Patches()
+    seen = []
 
     def recorded(call):
         def call_and_record(inputs):
@@ -301,12 +348,11 @@ def _recording(gates):
 
         return call_and_record
 
-    for gate in gates:
-        patches.set(gate, {"call": recorded(gate.call)})
-    try:
+    with contextlib.ExitStack() as stack:
+        for gate in gates:
+            call = recorded(gate.call)
+            _patching.set_attributes(stack, gate, {"call": call})
         yield seen
-    finally:
-        patches.undo()
 
 
 # Sharding them.
@@ -316,7 +362,7 @@ def add_gate_layouts(layout_map, num_heads, model_axis="model"):
     """Shards gates by heads under `keras.distribution.ModelParallel`.
 
     Adds two entries to a layout map: for the kernels and for the biases of
-    gates that `swap_attention(..., "small_world")` is to make. Where the
+    gates that `swap_attention` is to make of gated sums. Where the
     devices do not divide the heads, or without these entries, every device
     holds all gates, which computes the same.
 

@@ -17,32 +17,32 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_sa.autodiff import no_gradients
+from keras_sa.backend import no_gradients
 from keras_sa.hub import _patching
 from keras_sa.hub.families import registry
-from keras_sa.ops import patterns
+from keras_sa.patterns import Full
 
 
 def attention_patterns(model, inputs=None):
-    """Who sees whom in each decoder layer of a KerasHub model, swapped or not.
+    """What each decoder layer of a KerasHub model attends to, swapped or not.
 
-    A pattern says what the layer does outside training: random orders are
-    those of the seed. What several heads or paths see counts together, and a
-    gate hides nobody. A layer that has no attention, such as the linear ones
-    of Qwen3.5, hears of every earlier token by other means: it counts as full
-    causal attention, so that receptive fields are right. A window is what the
-    model's configuration says, also where KerasHub ignores it, as it does
+    A pattern says what the layer does outside training: permutations are
+    those of the seed. What several heads or terms attend to counts together,
+    and a gate hides nobody. A layer that has no attention, such as the linear
+    ones of Qwen3.5, knows of every earlier token by other means: it counts as
+    full causal attention, so that receptive fields are right. A window is what
+    the model's configuration says, also where KerasHub ignores it, as it does
     that of Qwen on JAX and PyTorch.
 
     Args:
         model: a KerasHub task or backbone with decoder layers of a known
             family.
         inputs: what the backbone is called on, one text without padding.
-            Only needed, and only looked at, if there are layers of
-            `"block_routed"` attention: the tokens choose whom they see.
+            Only needed, and only looked at, if tokens choose what they attend
+            to, as with `BlockRouted`.
 
     Returns:
-        A list of patterns of `keras_sa.ops.patterns`, one for each of
+        A list of `keras_sa.patterns.BoundPattern`, one for each of
         `backbone.transformer_layers`.
 
     Raises:
@@ -53,16 +53,16 @@ def attention_patterns(model, inputs=None):
 
     >>> import keras_hub
     >>> from keras_sa import hub
+    >>> from keras_sa.patterns import SlidingWindow
     >>> backbone = keras_hub.models.Qwen3Backbone(
     ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
     ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
     ...     intermediate_dim=64,
     ... )
-    >>> with hub.swap_attention(
-    ...     backbone, "sliding_window", window_size=8, layers=[1]
-    ... ):
-    ...     hub.attention_patterns(backbone)
-    [Full(causal=True), SlidingWindow(causal=True, window_size=8)]
+    >>> with hub.swap_attention(backbone, {1: SlidingWindow(8)}):
+    ...     patterns = hub.attention_patterns(backbone)
+    >>> [bound.pattern for bound in patterns]
+    [Full(), SlidingWindow(8)]
     """
     swap = _patching.current_swap(model)
     if swap is not None:
@@ -70,22 +70,15 @@ def attention_patterns(model, inputs=None):
     return patterns_of_layers(_patching.backbone_of(model), [], inputs)
 
 
-def patterns_of_layers(backbone, swapped_attentions, inputs=None):
+def patterns_of_layers(backbone, attentions, inputs=None):
     """`attention_patterns` of a backbone and its `SwappedAttention`s."""
-    found = {
-        id(swapped.decoder): _swapped_pattern(swapped)
-        for swapped in swapped_attentions
-        if swapped.pattern.mode != "block_routed"
-    }
-    routed = [x for x in swapped_attentions if id(x.decoder) not in found]
-    if routed:
-        routes = _choose_routes(backbone, routed, inputs)
-        for swapped, blocks in zip(routed, routes):
-            found[id(swapped.decoder)] = patterns.BlockRouted(
-                swapped.pattern.block_size, blocks, causal=_is_causal(swapped)
-            )
+    choosing = [x for x in attentions if "routes" in x.pattern.needs()]
+    routes = _choose_routes(backbone, choosing, inputs) if choosing else {}
+    swapped = {id(x.decoder): x for x in attentions}
     return [
-        found.get(id(decoder)) or _native_pattern(decoder)
+        swapped[id(decoder)].bound_pattern(routes.get(id(decoder)))
+        if id(decoder) in swapped
+        else _native_pattern(decoder)
         for decoder in _patching.decoder_layers(backbone)
     ]
 
@@ -94,47 +87,23 @@ def _native_pattern(decoder):
     family = registry.family_of(decoder)
     attention = family.find_attention(decoder)
     if attention is None:
-        return patterns.Full(causal=True)
-    return family.native_pattern(decoder, attention)
+        return Full().bind(is_causal=True)
+    pattern = family.native_pattern(decoder, attention)
+    return pattern.bind(is_causal=not family.is_bidirectional(decoder))
 
 
-def _is_causal(swapped):
-    return not swapped.family.is_bidirectional(swapped.decoder)
-
-
-def _swapped_pattern(swapped):
-    pattern, causal = swapped.pattern, _is_causal(swapped)
-    if pattern.mode == "sliding_window":
-        return patterns.SlidingWindow(pattern.window_size, causal=causal)
-    options = {
-        "window_size": pattern.window_size,
-        "neighborhood": pattern.neighborhood,
-        "order": pattern.order,
-        "causal": causal,
-    }
-    if pattern.has_random_order:
-        seed = int(ops.convert_to_numpy(swapped.seeds.fixed.read()))
-        options["seed"] = seed % 2**32  # as `layer_seeds` has it
-        if pattern.permute == "head":
-            options["num_permutations"] = swapped.family.num_key_value_heads(
-                swapped.attention
-            )
-    if pattern.mode == "stochastic":
-        return patterns.Stochastic(**options)
-    return patterns.SmallWorld(
-        **options, local_window_size=pattern.local_window_size
-    )
-
-
-def _choose_routes(backbone, routed, inputs):
-    """The blocks `[n, H, top_k]` that the tokens choose, for each layer."""
+def _choose_routes(backbone, attentions, inputs):
+    """The routes that tokens choose, by the id of the decoder layer."""
     _check_one_text(inputs)
     inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
     with contextlib.ExitStack() as stack:
-        records = [stack.enter_context(x.recording_routes()) for x in routed]
+        records = {
+            id(x.decoder): stack.enter_context(x.recording_routes())
+            for x in attentions
+        }
         stack.enter_context(no_gradients())
         backbone(inputs, training=False)
-    return [calls[0][0] for calls in records]
+    return {key: calls[0] for key, calls in records.items()}
 
 
 def _check_one_text(inputs):
@@ -148,7 +117,7 @@ def _check_one_text(inputs):
             return
         what += ", with padding" if is_padded else ""
     raise ValueError(
-        "In block-routed attention, tokens choose whom they see. `inputs` is "
+        "With BlockRouted, tokens choose what they attend to. `inputs` is "
         "expected to be what the backbone is called on, one text without "
         "padding: `keras_sa.hub.attention_patterns(model, inputs)`. "
         f"Received: {what}"
@@ -164,7 +133,7 @@ def measure_attention(model, inputs, measure):
     Weights of a layer are what its heads multiply values with, at the
     original positions of the tokens: after position encodings, scale, soft
     cap and masks. Rows sum to 1; to less with sinks; with gates they are the
-    gated sum of the paths' weights, and sum to that of the gates. Rows of
+    gated sum of the terms' weights, and sum to that of the gates. Rows of
     padding are 0. The model runs eagerly and as outside training, computes
     what it always does, and is left as it was.
 
@@ -217,7 +186,7 @@ def measure_attention(model, inputs, measure):
             registry.check_hooks(decoder, family)
             attention = family.find_attention(decoder)
             members = _reading_members(family, attention, take)
-            stack.enter_context(_patching.overridden(attention, members))
+            _patching.overriding(stack, attention, members)
         stack.enter_context(no_gradients())
         _patching.backbone_of(model)(inputs, training=False)
     return measured

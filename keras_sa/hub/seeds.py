@@ -98,6 +98,10 @@ class LayerSeeds:
         if self.generator is not None:
             self.generator.state.assign([seed % 2**31, 0])
 
+    def as_int(self):
+        """The fixed one, an int from 0 to 2**32 - 1."""
+        return int(ops.convert_to_numpy(self.fixed.read())) % 2**32
+
     def draw(self, layer_name):
         """A new seed for one call in training, int32 scalar tensor."""
         return drawing.next_permutation_seed(self.generator, layer_name)
@@ -118,13 +122,15 @@ def drawing_first(layer, swapped_attentions):
     """
 
     def make_scope():
-        replays = [swapped.make_replay() for swapped in swapped_attentions]
+        first_calls = [
+            swapped.make_first_call() for swapped in swapped_attentions
+        ]
 
         @contextlib.contextmanager
         def scope():
             with contextlib.ExitStack() as stack:
-                for swapped, replay in zip(swapped_attentions, replays):
-                    stack.enter_context(swapped.replaying(replay))
+                for swapped, first_call in zip(swapped_attentions, first_calls):
+                    stack.enter_context(swapped.replaying(first_call))
                 yield
 
         return scope

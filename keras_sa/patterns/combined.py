@@ -36,6 +36,15 @@ class Combination(Pattern):
     def needs(self):
         return frozenset().union(*(member.needs() for member in self.members))
 
+    def find_routes(self, find):
+        if "routes" not in self.needs():
+            return None
+        return tuple(member.find_routes(find) for member in self.members)
+
+    def why_not_decode(self):
+        reasons = (member.why_not_decode() for member in self.members)
+        return next((x for x in reasons if x is not None), None)
+
     def seeds(self, seed):
         """A seed for each member; `Draws` as they are.
 
@@ -60,15 +69,19 @@ class Combination(Pattern):
         pairs = zip(self.members, self.seeds(seed))
         return lists.any_of([x.mask(length, seed=s, **use) for x, s in pairs])
 
-    def neighbors(self, length, *, seed=0, num_key_value_heads=None, **use):
-        """int32 `[T, m]` or `[K, T, m]`: each key once."""
+    def neighbors(
+        self, length, *, seed=0, num_key_value_heads=None, routes=None, **use
+    ):
+        """int32 `[T, m]` or `[K, T, m]`: each key once. `routes` are those of
+        each member, or `None`."""
         draws = self.draw(
             length, seed=seed, num_key_value_heads=num_key_value_heads
         )
+        routes = routes or [None] * len(self.members)
         return lists.together(
             [
-                x.neighbors(length, seed=s, **use)
-                for x, s in zip(self.members, draws)
+                x.neighbors(length, seed=s, **lists.given(routes=r), **use)
+                for x, s, r in zip(self.members, draws, routes)
             ]
         )
 
