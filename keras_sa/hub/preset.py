@@ -112,7 +112,7 @@ def from_preset(preset_dir, cls=None, **kwargs):
 
 
 def _swap_arguments(config):
-    """Those of `swap_attention`, of what `AttentionSwap.get_config` returned."""
+    """Those of `swap_attention`, from `AttentionSwap.get_config`."""
     patterns = {int(k): _pattern(x) for k, x in config["pattern"].items()}
     return {**config, "pattern": patterns or Full()}
 
