@@ -1,7 +1,11 @@
 """Checks that run before any work, with messages in the Keras form."""
 
+import numbers
+
 import keras
 import numpy as np
+
+from keras_sa import backend
 
 _MOST_ENTRIES = 2**31 - 1
 
@@ -117,7 +121,7 @@ def check_mask_dtype(name, mask):
     if dtype != "bool" and "int" not in dtype:
         raise ValueError(
             f"`{name}` is expected to be boolean or integer, with true or 1 "
-            f"for what may be seen. Received: {name}.dtype={dtype}"
+            f"for what may be attended to. Received: {name}.dtype={dtype}"
         )
 
 
@@ -140,7 +144,7 @@ def check_padding_mask(padding_mask, batch_size, length):
 
 
 def check_attention_mask(attention_mask, batch_size, length):
-    """Returns the mask as a boolean tensor `[B or 1, n, n]`, or `None`."""
+    """Returns the mask as a boolean tensor `[B or 1, n or 1, n]`, or `None`."""
     if attention_mask is None:
         return None
     if not hasattr(attention_mask, "shape"):
@@ -149,18 +153,19 @@ def check_attention_mask(attention_mask, batch_size, length):
     fits = len(shape) == 3 and (
         shape[0] == 1 or _all_equal((shape[0], batch_size))
     )
-    if not fits or not _all_equal((*shape[1:], length)):
+    fits = fits and _all_equal((shape[2], length))
+    if not fits or not (shape[1] == 1 or _all_equal((shape[1], length))):
         raise ValueError(
             f"`attention_mask` is expected to have shape ({batch_size} or 1, "
-            f"{length}, {length}). "
+            f"{length} or 1, {length}). "
             f"Received: attention_mask.shape={shape}"
         )
     if None not in shape and np.prod(shape, dtype="int64") > _MOST_ENTRIES:
         raise ValueError(
             f"`attention_mask` is expected to have at most {_MOST_ENTRIES} "
             "entries: they are looked up by int32 indices. Say what you can "
-            "with window_size, causal and padding_mask, which have no limit. "
-            f"Received: attention_mask.shape={shape}"
+            "with window_size, is_causal and padding_mask, which have no "
+            f"limit. Received: attention_mask.shape={shape}"
         )
     attention_mask = keras.ops.convert_to_tensor(attention_mask)
     check_mask_dtype("attention_mask", attention_mask)
@@ -180,13 +185,40 @@ def check_sinks(sinks, num_heads):
 
 
 def check_number(name, value):
-    """A positive Python number or a scalar tensor, or `None`."""
-    if isinstance(value, (int, float)) and not value > 0:
+    """A positive, finite number, or a scalar tensor, or `None`."""
+    if not isinstance(value, (numbers.Real, np.generic, np.ndarray)):
+        return value
+    is_number = np.ndim(value) == 0 and not isinstance(value, (bool, np.bool_))
+    if not (is_number and 0 < value < float("inf")):
         raise ValueError(
-            f"`{name}` is expected to be None or a positive number. "
+            f"`{name}` is expected to be None or a positive, finite number. "
             f"Received: {name}={value}"
         )
     return value
+
+
+def check_hidden_first(hidden_first, batch_size):
+    """Returns an int or an int32 tensor `[B]`, or `None` for nothing hidden."""
+    if hidden_first is None:
+        return None
+    if isinstance(hidden_first, (int, np.integer)):
+        if isinstance(hidden_first, bool) or hidden_first < 0:
+            raise ValueError(
+                "`hidden_first` is expected not to be negative. "
+                f"Received: hidden_first={hidden_first}"
+            )
+        return int(hidden_first) or None
+    hidden_first = keras.ops.convert_to_tensor(hidden_first)
+    shape = tuple(hidden_first.shape)
+    dtype = keras.backend.standardize_dtype(hidden_first.dtype)
+    fits = len(shape) == 1 and _all_equal((*shape, batch_size))
+    if "int" not in dtype or not fits:
+        raise ValueError(
+            "`hidden_first` is expected to be None, an int, or integers of "
+            f"shape ({batch_size},). Received: "
+            f"hidden_first.shape={shape}, hidden_first.dtype={dtype}"
+        )
+    return keras.ops.cast(hidden_first, "int32")
 
 
 def check_permutation(permutation, batch_size, length, num_key_value_heads):
@@ -234,12 +266,9 @@ def _check_is_permutation(values):
 def concrete(x):
     """The value as a numpy array; `None` while a framework traces, and for a
     tensor on an accelerator, which would stall until it is copied."""
-    if keras.config.backend() == "torch":
-        from keras_sa.ops import torch_tracing
-
-        if torch_tracing.is_tracing() or torch_tracing.is_transforming():
-            return None
-    if _is_on_accelerator(x):
+    if backend.is_tracing() or backend.is_transforming():
+        return None
+    if keras.ops.is_tensor(x) and backend.device_kind(x) != "cpu":
         return None
     try:
         return keras.ops.convert_to_numpy(x)
@@ -247,13 +276,3 @@ def concrete(x):
     # NotImplementedError.
     except (TypeError, NotImplementedError):
         return None
-
-
-def _is_on_accelerator(x):
-    """Of what is no tensor, and of a tracer of JAX, `False`."""
-    device = getattr(x, "device", None)
-    if device is None or keras.config.backend() == "tensorflow":
-        return device is not None and "CPU" not in device.upper()
-    if keras.config.backend() == "torch":
-        return getattr(device, "type", device) != "cpu"
-    return getattr(device, "platform", "cpu") != "cpu"

@@ -1,8 +1,8 @@
 """Shared cases and assertions for tests and benchmarks.
 
 One list of cases, `CASES`, and one oracle, `keras_sa.ops.dense_attention` in
-float64 under the mask of `keras_sa.ops.patterns`. Everything is numpy at the
-surface, so that one file serves every Keras backend.
+float64 under a mask in plain numpy. Everything is numpy at the surface, so
+that one file serves every Keras backend.
 
 Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D` head
 dim, `E` value head dim, `w` window, `c` blocks of a sequence.
@@ -16,14 +16,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import dense_attention
-from keras_sa.ops import patterns
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
+from keras_sa.ops.inputs import check_inputs
 from keras_sa.ops.windowed import api
-from keras_sa.patterns import permutation as permutations
+from keras_sa.ops.windowed.sliding_window import attend_to_window
+from keras_sa.ops.windowed.stochastic import attend_in_order
+from keras_sa.ops.windowed.stochastic import check_order
+from keras_sa.patterns import window_reach
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Distance from 1 to the next number.
@@ -59,7 +62,8 @@ class Case:
         head_dim: `D`.
         value_dim: `E`.
         window: `w`; the block size if `top_k` is given.
-        causal: whether tokens look back only.
+        is_causal: whether tokens attend to no later ones.
+        dilation: as in `sliding_window_attention`.
         permutation: `"identity"` (a sliding window), `"shared"` `[n]`,
             `"per_example"` `[B, n]`, `"per_head"` `[B, K, n]` or
             `"per_head_shared"` `[1, K, n]`.
@@ -69,8 +73,11 @@ class Case:
             `"empty"` (right, and the last example is all padding).
         attention_mask: `"none"`, `"shared"` `[1, n, n]` or `"per_example"`.
         exclude_local: as in `stochastic_attention`.
+        hidden_first: as in `stochastic_attention`: an int, or `"per_example"`
+            for numbers of their own.
+        hidden_windows: as in `keras_sa.ops.windowed.api.WindowedArguments`.
         scale: factor on the scores, or `None`.
-        logit_soft_cap: as in the ops.
+        attn_logits_soft_cap: as in the ops.
         sinks: whether there are attention sinks.
     """
 
@@ -82,15 +89,18 @@ class Case:
     head_dim: int = 8
     value_dim: int = 5
     window: int = 7
-    causal: bool = False
+    is_causal: bool = False
+    dilation: int = 1
     permutation: str = "identity"
     neighborhood: str = "window"
     top_k: int | None = None
     padding: str = "none"
     attention_mask: str = "none"
     exclude_local: int | None = None
+    hidden_first: int | str | None = None
+    hidden_windows: tuple = ()
     scale: float | None = None
-    logit_soft_cap: float | None = None
+    attn_logits_soft_cap: float | None = None
     sinks: bool = False
 
     @property
@@ -127,91 +137,159 @@ def _routed(name, **changes):
 
 CASES = (
     # Lengths around the window.
-    _sliding("one_token", length=1, causal=True),
+    _sliding("one_token", length=1, is_causal=True),
     _sliding("two_tokens", length=2, window=6),
-    _sliding("length_is_window_minus_1", length=6, causal=True),
+    _sliding("length_is_window_minus_1", length=6, is_causal=True),
     _sliding("length_is_window", length=7),
-    _sliding("length_is_window_plus_1", length=8, causal=True),
+    _sliding("length_is_window_plus_1", length=8, is_causal=True),
     # Kinds of heads.
-    _sliding("one_kv_head", kv_heads=1, window=10, causal=True),
+    _sliding("one_kv_head", kv_heads=1, window=10, is_causal=True),
     _sliding(
         "no_groups", heads=5, kv_heads=5, head_dim=4, value_dim=9, window=2
     ),
-    _sliding("window_1", window=1, causal=True),
+    _sliding("window_1", window=1, is_causal=True),
     # Padding and masks.
-    _sliding("right_causal", padding="right", causal=True, window=8),
+    _sliding("right_causal", padding="right", is_causal=True, window=8),
     _sliding("left_sinks", padding="left", sinks=True),
-    _sliding("empty_cap", padding="empty", causal=True, logit_soft_cap=0.7),
+    _sliding(
+        "empty_cap", padding="empty", is_causal=True, attn_logits_soft_cap=0.7
+    ),
     _sliding(
         "mask_ragged",
         padding="ragged",
         attention_mask="per_example",
         sinks=True,
     ),
-    _window("one_token", length=1, causal=True),
+    _window("one_token", length=1, is_causal=True),
     _window("even_window", length=31, window=8),
-    _window("odd_window_causal", causal=True, scale=0.6),
-    _window("length_is_window", length=7, causal=True),
+    _window("odd_window_causal", is_causal=True, scale=0.6),
+    _window("length_is_window", length=7, is_causal=True),
     _window("per_example_right", permutation="per_example", padding="right"),
     _window(
         "per_head_left_causal",
         permutation="per_head",
         padding="left",
-        causal=True,
+        is_causal=True,
     ),
     _window(
         "per_head_shared", permutation="per_head_shared", kv_heads=4, window=4
     ),
     _window(
         "exclude_local",
-        causal=True,
+        is_causal=True,
         window=9,
         exclude_local=4,
         padding="ragged",
     ),
     _window("a_single_hidden_key", window=1, exclude_local=1),
+    # Dilation and hidden keys.
+    _sliding("dilated_causal", dilation=3, is_causal=True, window=4),
+    _sliding("dilated_even", dilation=2, length=36, window=6, sinks=True),
+    _sliding("dilated_beyond", dilation=40, length=9, is_causal=True),
+    _sliding(
+        "dilated_mask",
+        dilation=4,
+        padding="ragged",
+        attention_mask="per_example",
+        attn_logits_soft_cap=1.3,
+    ),
+    _sliding(
+        "dilated_hidden",
+        dilation=6,
+        window=5,
+        padding="left",
+        hidden_first="per_example",
+        hidden_windows=((7, 6, 1), (36, 36, 4)),
+    ),
+    _sliding("dilated_hidden_first", dilation=2, hidden_first=4, window=9),
+    _sliding("hidden_first_causal", hidden_first=9, is_causal=True),
+    _sliding(
+        "hidden_first_right",
+        hidden_first="per_example",
+        padding="right",
+        sinks=True,
+    ),
+    _sliding(
+        "hidden_windows",
+        window=12,
+        is_causal=True,
+        hidden_windows=((1, 0, 1), (8, 0, 3)),
+        attention_mask="shared",
+    ),
+    _window(
+        "hidden_first_causal",
+        is_causal=True,
+        window=9,
+        hidden_first=6,
+        exclude_local=3,
+    ),
+    _window(
+        "hidden_first_per_head",
+        permutation="per_head",
+        padding="left",
+        hidden_first="per_example",
+    ),
+    _window(
+        "hidden_windows",
+        permutation="per_example",
+        window=15,
+        hidden_windows=((9, 9, 3), (2, 2, 1)),
+    ),
     _window(
         "mask_sinks_cap",
         attention_mask="shared",
         sinks=True,
-        logit_soft_cap=2.0,
+        attn_logits_soft_cap=2.0,
     ),
     _window(
         "empty_one_kv_head", padding="empty", kv_heads=1, permutation="per_head"
     ),
-    _block("two_tokens", length=2, causal=True),
-    _block("length_is_blocks", length=35, causal=True, value_dim=8),
+    _block("two_tokens", length=2, is_causal=True),
+    _block("length_is_blocks", length=35, is_causal=True, value_dim=8),
     _block("length_is_blocks_minus_1", length=34, value_dim=8),
-    _block("length_is_blocks_plus_1", length=36, causal=True),
+    _block("length_is_blocks_plus_1", length=36, is_causal=True),
     _block(
         "one_kv_head",
         kv_heads=1,
         value_dim=8,
         permutation="per_example",
-        causal=True,
+        is_causal=True,
     ),
     _block(
         "per_head_right", permutation="per_head", padding="right", value_dim=8
     ),
     _block(
-        "ragged_causal", padding="ragged", causal=True, value_dim=8, scale=0.4
+        "ragged_causal",
+        padding="ragged",
+        is_causal=True,
+        value_dim=8,
+        scale=0.4,
     ),
-    _block("empty_sinks", padding="empty", sinks=True, causal=True),
+    _block("empty_sinks", padding="empty", sinks=True, is_causal=True),
     _block(
         "mask_exclude",
         attention_mask="per_example",
         exclude_local=3,
         permutation="per_head",
     ),
-    _routed("causal", causal=True),
+    _block(
+        "hidden_first",
+        hidden_first="per_example",
+        is_causal=True,
+        padding="ragged",
+        hidden_windows=((4, 4, 2),),
+    ),
+    _routed("causal", is_causal=True),
     _routed("all_blocks", length=11, top_k=4),
-    _routed("left_causal", padding="left", causal=True, kv_heads=1, sinks=True),
-    _routed("empty_cap", padding="empty", logit_soft_cap=1.5, top_k=2),
+    _routed(
+        "left_causal", padding="left", is_causal=True, kv_heads=1, sinks=True
+    ),
+    _routed("empty_cap", padding="empty", attn_logits_soft_cap=1.5, top_k=2),
     _routed(
         "mask_ragged",
         padding="ragged",
         attention_mask="per_example",
-        causal=True,
+        is_causal=True,
     ),
     _routed("own_block_only", top_k=1, heads=3, kv_heads=3),
 )
@@ -224,7 +302,10 @@ def cases_of(op):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inputs:
-    """Numpy arrays of a case; `None` for what it does without."""
+    """Numpy arrays of a case; `None` for what it does without.
+
+    `hidden_first` is an int, or int32 `[B]`.
+    """
 
     query: np.ndarray
     key: np.ndarray
@@ -235,6 +316,7 @@ class Inputs:
     permutation: np.ndarray | None
     padding_mask: np.ndarray | None
     attention_mask: np.ndarray | None
+    hidden_first: np.ndarray | int | None
 
     @property
     def differentiable(self):
@@ -328,17 +410,25 @@ def make_inputs(case, dtype="float32", seed=0):
         permutation=make_permutation(case.permutation, case, rng),
         padding_mask=padding_mask,
         attention_mask=attention_mask,
+        hidden_first=make_hidden_first(case),
     )
+
+
+def make_hidden_first(case):
+    """An int, int32 `[B]`, or `None`."""
+    if case.hidden_first != "per_example":
+        return case.hidden_first
+    return (np.arange(case.batch) * case.length // 4 + 1).astype("int32")
 
 
 def op_arguments(case, inputs):
     """The keyword arguments of the case's op, without the tensors."""
     arguments = {
-        "causal": case.causal,
+        "is_causal": case.is_causal,
         "padding_mask": inputs.padding_mask,
         "attention_mask": inputs.attention_mask,
         "scale": case.scale,
-        "logit_soft_cap": case.logit_soft_cap,
+        "attn_logits_soft_cap": case.attn_logits_soft_cap,
     }
     if case.op == "block_routed_attention":
         return arguments | {"block_size": case.window, "top_k": case.top_k}
@@ -346,6 +436,9 @@ def op_arguments(case, inputs):
     if case.op == "stochastic_attention":
         arguments["neighborhood"] = case.neighborhood
         arguments["exclude_local"] = case.exclude_local
+        arguments["hidden_first"] = inputs.hidden_first
+    else:
+        arguments["dilation"] = case.dilation
     return arguments
 
 
@@ -354,11 +447,29 @@ def run_op(case, inputs, query, key, value, **arguments):
     arguments = op_arguments(case, inputs) | arguments
     if case.op == "block_routed_attention":
         return block_routed_attention(query, key, value, **arguments)
-    if case.op == "sliding_window_attention":
+    is_sliding = case.op == "sliding_window_attention"
+    if case.hidden_windows or (is_sliding and inputs.hidden_first is not None):
+        return _run_with_hidden(case, inputs, query, key, value, arguments)
+    if is_sliding:
         return sliding_window_attention(query, key, value, **arguments)
     return stochastic_attention(
         query, key, value, inputs.permutation, **arguments
     )
+
+
+def _run_with_hidden(case, inputs, query, key, value, arguments):
+    """What is hidden by a call of the package itself."""
+    own = ("window_size", "dilation", "neighborhood", "exclude_local")
+    own = {k: arguments.pop(k) for k in own if k in arguments}
+    own["implementation"] = arguments.pop("implementation", None)
+    arguments.pop("hidden_first", None)
+    own["hidden_first"] = inputs.hidden_first
+    own["hidden_windows"] = case.hidden_windows
+    checked = check_inputs(query, key, value, **arguments)
+    if case.op == "sliding_window_attention":
+        return attend_to_window(checked, **own)
+    order = check_order(checked, inputs.permutation)
+    return attend_in_order(checked, order, **own)
 
 
 def objection(case, implementation, dtype="float32"):
@@ -370,34 +481,39 @@ def objection(case, implementation, dtype="float32"):
     if implementation not in table:
         return f"there is none for {keras.config.backend()}."
     inputs = make_inputs(case)
-    local = case.exclude_local
-    arguments = api.WindowedArguments(
-        query=ops.convert_to_tensor(inputs.query, dtype),
-        key=ops.convert_to_tensor(inputs.key, dtype),
-        value=ops.convert_to_tensor(inputs.value, dtype),
-        permutation=inputs.permutation,
-        left=patterns.window_reach(case.window, case.causal)[0],
-        right=patterns.window_reach(case.window, case.causal)[1],
-        window_size=case.window,
-        neighborhood=case.neighborhood,
-        causal=case.causal,
+    checked = check_inputs(
+        *(
+            ops.convert_to_tensor(x, dtype)
+            for x in (inputs.query, inputs.key, inputs.value)
+        ),
+        is_causal=case.is_causal,
         padding_mask=inputs.padding_mask,
         attention_mask=inputs.attention_mask,
-        exclude_local=local and patterns.window_reach(local, case.causal),
-        scale=case.scale or case.head_dim**-0.5,
-        logit_soft_cap=case.logit_soft_cap,
+        scale=case.scale,
+        attn_logits_soft_cap=case.attn_logits_soft_cap,
         sinks=inputs.sinks,
-        return_lse=False,
-        dropout=0.0,
-        seed=None,
+    )
+    hidden_windows = case.hidden_windows
+    if case.exclude_local is not None:
+        reach = window_reach(case.exclude_local, case.is_causal)
+        hidden_windows = (*hidden_windows, (*reach, 1))
+    arguments = api.arguments_of(
+        checked,
+        inputs.permutation,
+        reach=window_reach(case.window, case.is_causal),
+        window_size=case.window,
+        neighborhood=case.neighborhood,
+        hidden_first=inputs.hidden_first,
+        hidden_windows=hidden_windows,
     )
     return table[implementation].why_not(arguments)
 
 
 def oracle_mask(case, inputs):
-    """Boolean numpy `[B, H, n, n]` of a case, from `keras_sa.ops.patterns`."""
+    """Boolean numpy `[B, H, n, n]` of a case: who attends to whom."""
     shape = (case.batch, case.heads, case.length, case.length)
     mask = np.broadcast_to(_pattern_mask(case, inputs), shape)
+    mask = mask & ~_hidden(case, inputs)
     if inputs.attention_mask is not None:
         mask = mask & inputs.attention_mask[:, None]
     if inputs.padding_mask is not None:
@@ -408,44 +524,67 @@ def oracle_mask(case, inputs):
 
 def _pattern_mask(case, inputs):
     """The mask of the pattern alone; broadcasts to `[B, H, n, n]`."""
+    position = np.arange(case.length)
+    distance = position[:, None] - position
     if case.op == "sliding_window_attention":
-        return _to_numpy(
-            patterns.sliding_window_mask(case.length, case.window, case.causal)
-        )
+        left, right = window_reach(case.window, case.is_causal)
+        step, rest = np.divmod(distance, case.dilation)
+        return (rest == 0) & (step <= left) & (step >= -right)
     if case.op == "block_routed_attention":
-        routes = reference_routes(case, inputs)
-        return _to_numpy(
-            patterns.block_routed_mask(
-                ops.convert_to_tensor(routes),
-                case.window,
-                inputs.padding_mask,
-                case.causal,
-            )
-        )
-    mask = _to_numpy(autodiff.compile(_stochastic_mask(case, inputs))())
-    if mask.ndim == 3:
-        return mask[:, None]
-    if mask.ndim == 4:
-        return np.repeat(mask, case.heads // case.kv_heads, axis=1)
-    return mask
+        mask = _routed_mask(case, inputs)
+    else:
+        mask = _stochastic_mask(case, inputs)
+    return mask & (distance >= 0) if case.is_causal else mask
+
+
+def _hidden(case, inputs):
+    """The pairs that are hidden besides; broadcasts to `[B, H, n, n]`."""
+    position = np.arange(case.length)
+    distance = position[:, None] - position
+    windows = list(case.hidden_windows)
+    if case.exclude_local is not None:
+        windows.append((*window_reach(case.exclude_local, case.is_causal), 1))
+    hidden = np.zeros((1, 1, case.length, case.length), bool)
+    for left, right, dilation in windows:
+        is_within = (distance <= left) & (distance >= -right)
+        hidden = hidden | (is_within & (distance % dilation == 0))
+    if inputs.hidden_first is not None:
+        first = np.reshape(inputs.hidden_first, (-1, 1, 1, 1))
+        hidden = hidden | (position < first)
+    return hidden
 
 
 def _stochastic_mask(case, inputs):
-    def compute():
-        permutation = ops.convert_to_tensor(inputs.permutation)
-        if inputs.padding_mask is not None:
-            permutation = permutations.padding_last(
-                permutation, ops.convert_to_tensor(inputs.padding_mask)
-            )
-        return patterns.stochastic_mask(
-            permutation,
-            case.window,
-            case.neighborhood,
-            case.causal,
-            case.exclude_local,
-        )
+    """Whether two tokens are in a window of slots, `[B, H, n, n]`."""
+    lead = (case.batch, case.kv_heads)
+    order = inputs.permutation
+    if order.ndim == 2:
+        order = order[:, None]
+    order = np.broadcast_to(order, (*lead, case.length))
+    if inputs.padding_mask is not None:  # padding last
+        real = np.broadcast_to(inputs.padding_mask[:, None], order.shape)
+        is_padding = ~np.take_along_axis(real, order, axis=-1)
+        stable = np.argsort(is_padding, axis=-1, kind="stable")
+        order = np.take_along_axis(order, stable, axis=-1)
+    slot = np.argsort(order, axis=-1)
+    slot = np.repeat(slot, case.heads // case.kv_heads, axis=1)
+    row, column = slot[..., :, None], slot[..., None, :]
+    if case.neighborhood == "block":
+        return row // case.window == column // case.window
+    left, right = window_reach(case.window, is_causal=False)
+    return (row - column <= left) & (row - column >= -right)
 
-    return compute
+
+def _routed_mask(case, inputs):
+    """Whether a token reads the block of another one, `[B, H, n, n]`."""
+    routes = reference_routes(case, inputs)  # [B, n, H, c]
+    rank = np.broadcast_to(np.arange(case.length), routes.shape[:2])
+    if inputs.padding_mask is not None:
+        rank = np.cumsum(inputs.padding_mask, axis=1) - 1
+    block = np.maximum(rank, 0) // case.window
+    return np.stack(
+        [of_one[:, :, own] for of_one, own in zip(routes, block)]
+    ).transpose(0, 2, 1, 3)
 
 
 def reference_routes(case, inputs):
@@ -469,15 +608,18 @@ def reference_routes(case, inputs):
             for rank, token in enumerate(tokens):
                 query = inputs.query[example, token, head].astype("float64")
                 chosen = _choose(
-                    means @ query, rank // case.window, case.top_k, case.causal
+                    means @ query,
+                    rank // case.window,
+                    case.top_k,
+                    case.is_causal,
                 )
                 routes[example, token, head, chosen] = True
     return routes
 
 
-def _choose(affinity, own, top_k, causal):
+def _choose(affinity, own, top_k, is_causal):
     """The token's own block and the best others that it may look at."""
-    others = range(own) if causal else range(len(affinity))
+    others = range(own) if is_causal else range(len(affinity))
     others = [block for block in others if block != own]
     others.sort(key=lambda block: -affinity[block])
     return [own, *others[: top_k - 1]]
@@ -506,7 +648,7 @@ class Runner:
     def __init__(self, attend, inputs, with_lse=True):
         self.names = tuple(inputs.differentiable)
         self.with_lse = with_lse
-        self.compiled = autodiff.compile(self._compute(attend))
+        self.compiled = backend.compile(self._compute(attend))
 
     def _compute(self, attend):
         def compute(output_weight, lse_weight, *tensors):
@@ -521,14 +663,14 @@ class Runner:
                 finite = ops.where(seen, lse, ops.zeros_like(lse))
                 return total + ops.sum(finite * lse_weight), output, lse
 
-            return autodiff.value_and_gradients(loss)(*tensors)
+            return backend.value_and_gradients(loss)(*tensors)
 
         return compute
 
     def __call__(self, inputs, dtype):
         wide = "float64" if dtype == "float64" else "float32"
         context = (
-            autodiff.float64()
+            backend.float64()
             if dtype == "float64"
             else contextlib.nullcontext()
         )
@@ -566,7 +708,7 @@ def _oracle_runner(case, mask_key):
             value,
             mask,
             scale=case.scale,
-            logit_soft_cap=case.logit_soft_cap,
+            attn_logits_soft_cap=case.attn_logits_soft_cap,
             sinks=sinks,
             return_lse=True,
         )
@@ -725,10 +867,12 @@ def pad(array, amounts, side):
     return padded, mask
 
 
-def _attend_sliding(query, key, value, permutation, **arguments):
-    del permutation
-    arguments = {"window_size": 5, **arguments}
-    return sliding_window_attention(query, key, value, **arguments)
+def _attend_sliding(**fixed):
+    def attend(query, key, value, permutation, **arguments):
+        arguments = {"window_size": 5, **fixed, **arguments}
+        return sliding_window_attention(query, key, value, **arguments)
+
+    return attend
 
 
 def _attend_routed(query, key, value, permutation, **arguments):
@@ -748,7 +892,8 @@ def _attend_stochastic(**fixed):
 # Every way through the code, with one signature: functions of query, key,
 # value, permutation and the keywords that the ops have in common.
 PATHS = {
-    "sliding_window": _attend_sliding,
+    "sliding_window": _attend_sliding(),
+    "dilated_window": _attend_sliding(dilation=3),
     "stochastic_window": _attend_stochastic(neighborhood="window"),
     "stochastic_block": _attend_stochastic(
         neighborhood="block", implementation="portable"

@@ -1,6 +1,7 @@
 """The import arrows, and what importing the package pulls in."""
 
 import ast
+import importlib
 import pathlib
 import subprocess
 import sys
@@ -13,21 +14,29 @@ import keras_sa
 ROOT = pathlib.Path(keras_sa.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FRAMEWORKS = ("jax", "jaxlib", "torch", "tensorflow", "flax", "triton")
-# What may not be imported in a package: arrows run
-# ops -> layers -> hub -> evaluation.
-FORBIDDEN = {
-    "ops": ("layers", "hub", "analysis", "evaluation", "testing"),
-    "layers": ("hub", "analysis", "evaluation", "testing"),
-    "hub": ("evaluation", "analysis", "testing"),
-    "evaluation": ("analysis", "testing"),
-    "autodiff": ("ops", "layers", "hub", "analysis", "evaluation", "testing"),
-}
+# The floors, from the ground up: a package imports those below it only.
+# Plain checks and what a framework needs have no floor of their own.
+GROUND = ("_validation", "backend", "triton")
+FLOORS = ("patterns", "ops", "layers", "hub", "evaluation")
 ANALYSIS_MAY = (
-    "keras_sa._validation",  # says nothing of who sees whom
+    "keras_sa._validation",  # says nothing of who attends to whom
+    "keras_sa.patterns",
     "keras_sa.ops.patterns",
-    "keras_sa.patterns.permutation",
     "keras_sa.analysis",
 )
+# Folders of implementations, and what they may share.
+IMPLEMENTATIONS = {
+    "ops/windowed": (
+        "portable",
+        "native_block",
+        "looped",
+        "sdpa",
+        "flex",
+        "xla",
+        "triton",
+    ),
+    "ops/neighbors": ("portable", "triton"),
+}
 
 
 def imports_of(source):
@@ -54,8 +63,18 @@ def names_and_files():
 
 
 def may_import_frameworks(path):
-    prefixes = ("torch_", "jax_", "tensorflow_")
-    return path.name.startswith(prefixes) or "kernels" in path.name
+    if path == pathlib.Path("triton/__init__.py"):
+        return False  # it is there to load Triton later
+    if path.parts[0] in ("backend", "triton"):
+        return True
+    names = ("jax", "torch", "tensorflow")
+    return any(pathlib.Path(part).stem in names for part in path.parts)
+
+
+def part_of(name):
+    """The package or file of ours that a dotted name is in, or `None`."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "keras_sa" and len(parts) > 1 else None
 
 
 def offenders(is_bad):
@@ -64,10 +83,40 @@ def offenders(is_bad):
 
 def test_arrows_run_one_way():
     def is_bad(path, name):
-        forbidden = FORBIDDEN.get(path.parts[0], ())
-        return any(begins_with(name, f"keras_sa.{part}") for part in forbidden)
+        own, other = path.parts[0].removesuffix(".py"), part_of(name)
+        if other is None or own == other or own not in (*GROUND, *FLOORS):
+            return False
+        if own in GROUND:
+            return other not in GROUND
+        below = FLOORS[: FLOORS.index(own)]
+        return other not in (*GROUND, *below, "_version")
 
     assert offenders(is_bad) == []
+
+
+def test_implementations_never_import_each_other():
+    def is_bad(path, name):
+        folder, own = path.parts[:2], path.parts[2:]
+        implementations = IMPLEMENTATIONS.get("/".join(folder), ())
+        if not own or own[0].removesuffix(".py") not in implementations:
+            return False
+        others = set(implementations) - {own[0].removesuffix(".py")}
+        package = ".".join(("keras_sa", *folder))
+        return any(begins_with(name, f"{package}.{x}") for x in others)
+
+    assert offenders(is_bad) == []
+
+
+@pytest.mark.parametrize("folder", IMPLEMENTATIONS)
+def test_an_implementation_is_named_as_its_module(folder):
+    package = f"keras_sa.{folder.replace('/', '.')}"
+    api = importlib.import_module(f"{package}.api")
+    names = set()
+    for table in api.IMPLEMENTATIONS.values():
+        for name, module in table.items():
+            assert module.__name__ == f"{package}.{name}"
+            names.add(name)
+    assert names == set(IMPLEMENTATIONS[folder])
 
 
 def test_lower_packages_do_not_import_the_top():
@@ -79,7 +128,7 @@ def test_lower_packages_do_not_import_the_top():
     assert offenders(is_bad) == []
 
 
-def test_analysis_imports_patterns_and_permutation_only():
+def test_analysis_imports_patterns_only():
     def is_bad(path, name):
         return (
             path.parts[0] == "analysis"

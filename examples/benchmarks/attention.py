@@ -83,9 +83,9 @@ def choose_compile(arguments):
         import tensorflow as tf
 
         return functools.partial(tf.function, jit_compile=True)
-    from keras_sa import autodiff
+    from keras_sa.backend import compile
 
-    return autodiff.compile
+    return compile
 
 
 def choose_attentions(arguments):

@@ -16,7 +16,7 @@ from attention_table import Problem
 from keras import ops
 
 import keras_sa
-from keras_sa import autodiff
+from keras_sa import backend as keras_backend
 
 # Every attention is right here before it is looked at elsewhere.
 SMALL = Problem(batch=2, length=192, heads=2, head_dim=16, window=16)
@@ -102,7 +102,7 @@ class Candidate:
         self.attention, self.problem = attention, problem
         self.attend = attention.make(problem)
         self.inputs, self.weight = make_inputs(attention, problem)
-        self.first_call, self.wait = {}, autodiff.wait
+        self.first_call, self.wait = {}, keras_backend.wait
         self._functions = {"forward": compile(self.attend)}
         if attention.has_backward:
             self._functions["both"] = compile(with_gradients(self.attend))
@@ -160,7 +160,7 @@ def with_gradients(attend):
     out what gradients alone do not need.
     """
     # Looked up here: TensorFlow warns of an import in what it traces.
-    value_and_gradients = autodiff.backend_module().value_and_gradients
+    value_and_gradients = keras_backend.value_and_gradients
 
     def run(weight, *tensors):
         def loss(*tensors):
@@ -292,11 +292,11 @@ def measure_products(problem, rounds, compile):
 def _product_seconds(first, second, rounds, compile):
     function = compile(ops.matmul)
     pair = [ops.convert_to_tensor(_draw(x, 0)) for x in (first, second)]
-    autodiff.wait(function(*pair))
+    keras_backend.wait(function(*pair))
     times = []
     for _ in range(2 * rounds):
         start = time.perf_counter()
-        autodiff.wait(function(*pair))
+        keras_backend.wait(function(*pair))
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 

@@ -23,9 +23,13 @@ from attention_table import columns
 from attention_table import routed_mask
 from attention_table import sliding_mask
 from keras import ops
+from keras_sa.ops.block_routed_attention import routed_blocks
 
 from keras_sa.ops import patterns
-from keras_sa.ops.block_routed_attention import routed_blocks
+<<<<<<< HEAD
+=======
+from keras_sa.ops.routed.api import routed_blocks
+>>>>>>> layout
 
 # Every backend.
 
@@ -45,7 +49,7 @@ def make_routed_by_mask(problem):
 
     def attend(query, key, value):
         routes = routed_blocks(
-            query, key, block_size=problem.window, top_k=TOP_K, causal=True
+            query, key, block_size=problem.window, top_k=TOP_K, is_causal=True
         )
         mask = patterns.block_routed_mask(routes, problem.window, causal=True)
         return ops.dot_product_attention(query, key, value, mask=mask)

@@ -14,10 +14,14 @@ from collections.abc import Callable
 import keras
 import numpy as np
 from keras import ops
+from keras_sa.ops.block_routed_attention import routed_blocks
 
 import keras_sa
 from keras_sa.ops import patterns
-from keras_sa.ops.block_routed_attention import routed_blocks
+<<<<<<< HEAD
+=======
+from keras_sa.ops.routed.api import routed_blocks
+>>>>>>> layout
 from keras_sa.ops.windowed import api
 
 FULL, SLIDING = "full", "sliding window"
@@ -175,7 +179,7 @@ def stochastic_mask(neighborhood):
 
 def routed_mask(problem, rows, query, key):
     routes = routed_blocks(
-        query, key, block_size=problem.window, top_k=TOP_K, causal=True
+        query, key, block_size=problem.window, top_k=TOP_K, is_causal=True
     )
     routes = ops.convert_to_numpy(routes)[:, rows]  # [B, R, H, blocks]
     mask = np.repeat(routes, problem.window, axis=-1)[..., : problem.length]
@@ -193,7 +197,7 @@ def make_sliding(problem, implementation=None):
     return functools.partial(
         keras_sa.ops.sliding_window_attention,
         window_size=problem.window,
-        causal=True,
+        is_causal=True,
         implementation=implementation,
     )
 
@@ -209,7 +213,7 @@ def make_stochastic(problem, neighborhood, implementation=None):
             permutation,
             window_size=problem.window,
             neighborhood=neighborhood,
-            causal=True,
+            is_causal=True,
             implementation=implementation,
         )
 
@@ -238,7 +242,7 @@ def make_routed(problem):
         keras_sa.ops.block_routed_attention,
         block_size=problem.window,
         top_k=TOP_K,
-        causal=True,
+        is_causal=True,
     )
 
 

@@ -57,9 +57,9 @@ def attention_alone(arguments, backbone, length):
     import keras
     from keras import ops
 
-    from keras_sa import autodiff
-    from keras_sa.hub import decode as decoding
-    from keras_sa.hub.decode import draw_order
+    from keras_sa import backend as keras_backend
+    from keras_sa.hub import decoding
+    from keras_sa.hub.generation import draw_order
     from keras_sa.ops.neighbors.api import neighbor_attention
 
     attention = backbone.transformer_layers[0]._self_attention_layer
@@ -100,7 +100,7 @@ def attention_alone(arguments, backbone, length):
         "attention: stochastic window": (stochastic, (*tensors, *order)),
     }
     return {
-        name: bind(autodiff.compile(function), tensors)
+        name: bind(keras_backend.compile(function), tensors)
         for name, (function, tensors) in timed.items()
     }
 
@@ -110,7 +110,7 @@ def layer_around(arguments, backbone, length):
     import keras
     from keras import ops
 
-    from keras_sa import autodiff
+    from keras_sa import backend as keras_backend
 
     layer = backbone.transformer_layers[0]._self_attention_layer
     x = keras.random.normal((1, 1, backbone.hidden_dim), seed=3)
@@ -138,7 +138,8 @@ def layer_around(arguments, backbone, length):
 
     tensors = (x, cache, index)
     return [
-        bind(autodiff.compile(function), tensors) for function in (call, copies)
+        bind(keras_backend.compile(function), tensors)
+        for function in (call, copies)
     ]
 
 
@@ -148,15 +149,15 @@ def bind(function, tensors):
 
 def medians(functions, rounds):
     """Milliseconds of each; in turn, so that all share the noise."""
-    from keras_sa import autodiff
+    from keras_sa import backend as keras_backend
 
     seconds = [[] for _ in functions]
     for function in functions:
-        autodiff.wait(function())  # compiles
+        keras_backend.wait(function())  # compiles
     for _ in range(rounds):
         for index, function in enumerate(functions):
             start = time.perf_counter()
-            autodiff.wait(function())
+            keras_backend.wait(function())
             seconds[index].append(time.perf_counter() - start)
     return [1e3 * statistics.median(s) for s in seconds]
 

@@ -102,7 +102,7 @@ class Attentions:
             heads=shape.heads,
             kv_heads=shape.kv_heads,
             window=shape.window,
-            causal=True,
+            is_causal=True,
         )
 
     def visible(self, is_stochastic=True, **changes):
@@ -117,20 +117,23 @@ class Attentions:
     def window(self, **arguments):
         """The stochastic window as the layers call it: the permutation is
         known to be one and is not looked at."""
-        from keras_sa.ops.stochastic_attention import attend_in_order
+        from keras_sa.ops.inputs import check_inputs
+        from keras_sa.ops.windowed.stochastic import attend_in_order
 
+        shared = {
+            "is_causal": arguments.pop("is_causal", True),
+            "return_lse": arguments.pop("return_lse", False),
+        }
         settings = {
             "window_size": self.shape.window,
             "neighborhood": "window",
-            "causal": True,
             "implementation": "triton",
         }
         settings.update(arguments)
 
         def attend(query, key, value):
-            return attend_in_order(
-                query, key, value, self.permutation, **settings
-            )
+            inputs = check_inputs(query, key, value, **shared)
+            return attend_in_order(inputs, self.permutation, **settings)
 
         return attend
 
@@ -139,7 +142,7 @@ class Attentions:
 
         settings = {
             "window_size": self.shape.window,
-            "causal": True,
+            "is_causal": True,
             "implementation": "triton",
         }
         settings.update(arguments)
@@ -164,7 +167,7 @@ def _stochastic_public(all_):
             value,
             all_.permutation,
             window_size=all_.shape.window,
-            causal=True,
+            is_causal=True,
         )
 
     return Attention(attend, ((1, all_.visible()),))
@@ -323,7 +326,7 @@ def band_mask(shape, order):
 def _unfused(all_):
     """Permuted copies around a window kernel without an order. Such a kernel
     knows no original positions: its window is not causal."""
-    window = all_.sliding(causal=False)
+    window = all_.sliding(is_causal=False)
     order = all_.permutation
     inverse = torch.argsort(order)
 
@@ -333,13 +336,13 @@ def _unfused(all_):
         )
         return Permute.apply(window(query, key, value), inverse, order)
 
-    return Attention(attend, ((1, all_.visible(causal=False)),))
+    return Attention(attend, ((1, all_.visible(is_causal=False)),))
 
 
 def _fused_all_pairs(all_):
     """What `_unfused` computes, fused."""
-    visible = all_.visible(causal=False)
-    return Attention(all_.window(causal=False), ((1, visible),))
+    visible = all_.visible(is_causal=False)
+    return Attention(all_.window(is_causal=False), ((1, visible),))
 
 
 STOCHASTIC, SLIDING = "stochastic window", "sliding window"

@@ -108,21 +108,23 @@ def check_cases(is_rehearsal):
 def attentions(length, is_rehearsal):
     """The stochastic window and full causal attention by cuDNN."""
     import jax
+    from keras_sa.ops.stochastic_attention import attend_in_order
 
     from keras_sa.ops import sample_permutation
-    from keras_sa.ops.stochastic_attention import attend_in_order
+<<<<<<< HEAD
+=======
+    from keras_sa.ops.inputs import check_inputs
+    from keras_sa.ops.windowed.stochastic import attend_in_order
+>>>>>>> layout
 
     permutation = sample_permutation(length, seed=7)
 
     def stochastic(query, key, value):
         return attend_in_order(
-            query,
-            key,
-            value,
+            check_inputs(query, key, value, is_causal=True),
             permutation,
             window_size=min(WINDOW, length // 4),
             neighborhood="window",
-            causal=True,
             implementation="portable" if is_rehearsal else "triton",
         )
 

@@ -34,7 +34,7 @@ def large_cases(length=4096, window=256):
             "head_dim": 64,
             "value_dim": 64,
             "window": window,
-            "causal": True,
+            "is_causal": True,
             "permutation": "shared",
         }
         return Case(name, **{**settings, **changes})
@@ -46,14 +46,16 @@ def large_cases(length=4096, window=256):
         case("window-large_128", **wide),
         case("window-large_256", head_dim=256, value_dim=256, heads=4),
         case("window-large_dims", head_dim=96, value_dim=80),
-        case("window-large_all_pairs", causal=False, length=length - 1, **wide),
+        case(
+            "window-large_all_pairs", is_causal=False, length=length - 1, **wide
+        ),
         case("window-large_per_head", permutation="per_head", **wide),
         case(
             "window-large_padding",
             permutation="per_example",
             padding="ragged",
             sinks=True,
-            logit_soft_cap=5.0,
+            attn_logits_soft_cap=5.0,
             length=length + 1,
         ),
         case("window-large_exclude", exclude_local=window, kv_heads=8),
@@ -129,7 +131,7 @@ def run_oracle(case, inputs, dtype, device):
         *(tensor(x) for x in (inputs.query, inputs.key, inputs.value)),
         visible,
         scale=case.scale,
-        logit_soft_cap=case.logit_soft_cap,
+        attn_logits_soft_cap=case.attn_logits_soft_cap,
         sinks=tensor(inputs.sinks),
         real=tensor(inputs.padding_mask),
         dtype=dtype,

@@ -42,7 +42,7 @@ def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
         real = torch.as_tensor(padding_mask, device=device)
     everyone = torch.arange(case.length, device=device)
     is_sliding = permutation is None
-    before, after = _reach(case.window, is_sliding and case.causal)
+    before, after = _reach(case.window, is_sliding and case.is_causal)
 
     def visible(tokens):
         distance = tokens[:, None] - everyone  # [r, n]
@@ -54,10 +54,10 @@ def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
         else:
             ahead = mine - others
             mask = (ahead <= before) & (ahead >= -after)
-        if case.causal:
+        if case.is_causal:
             mask = mask & (distance >= 0)
         if case.exclude_local is not None:
-            back, front = _reach(case.exclude_local, case.causal)
+            back, front = _reach(case.exclude_local, case.is_causal)
             mask = mask & ~((distance <= back) & (distance >= -front))
         if real is not None:
             pairs = real[:, tokens][:, :, None] & real[:, None, :]
@@ -113,7 +113,7 @@ def exact_attention(
     visible,
     *,
     scale=None,
-    logit_soft_cap=None,
+    attn_logits_soft_cap=None,
     sinks=None,
     real=None,
     dtype=torch.float64,
@@ -129,7 +129,7 @@ def exact_attention(
         value: `[B, n, K, E]`.
         visible: see `case_visibility`.
         scale: factor on the scores; default `1 / sqrt(D)`.
-        logit_soft_cap: `c` of `c * tanh(score / c)`, or `None`.
+        attn_logits_soft_cap: `c` of `c * tanh(score / c)`, or `None`.
         sinks: `[H]` or `None`.
         real: boolean `[B, n]` or `None`; padding has no sink.
         dtype: of the computation.
@@ -156,7 +156,7 @@ def exact_attention(
     gradients = {name: torch.zeros_like(x) for name, x in inputs.items()}
     for part in tokens.split(rows):
         output, lse = _attend(
-            part, inputs, visible, scale, logit_soft_cap, real
+            part, inputs, visible, scale, attn_logits_soft_cap, real
         )
         if weights is not None:
             loss = _loss(output, lse, part, weights)
@@ -170,13 +170,15 @@ def exact_attention(
     return torch.cat(outputs, 1), torch.cat(lses, 1), gradients
 
 
-def _attend(tokens, inputs, visible, scale, logit_soft_cap, real):
+def _attend(tokens, inputs, visible, scale, attn_logits_soft_cap, real):
     query, key, value = (inputs[name] for name in ("query", "key", "value"))
     group = query.shape[2] // key.shape[2]
     key, value = (x.repeat_interleave(group, dim=2) for x in (key, value))
     scores = torch.einsum("bihd,bjhd->bhij", query[:, tokens], key) * scale
-    if logit_soft_cap is not None:
-        scores = logit_soft_cap * torch.tanh(scores / logit_soft_cap)
+    if attn_logits_soft_cap is not None:
+        scores = attn_logits_soft_cap * torch.tanh(
+            scores / attn_logits_soft_cap
+        )
     scores = scores.masked_fill(~visible(tokens), -math.inf)
     sinks = inputs.get("sinks")
     if sinks is not None:

@@ -78,7 +78,7 @@ def time_one(calls, kernel, tiles, stopwatch):
 
 
 def print_kernel(kernel, shape, figures, row):
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     chosen = dataclasses.astuple(triton_launch.table_of(row[1])[row[0]])
     of_pass = "forward" if kernel == "forward" else "backward"
@@ -100,13 +100,13 @@ class Calls:
     """The operators of a shape, with their inputs and right results."""
 
     def __init__(self, shape, device, dtype):
+        from keras_sa import backend
         from keras_sa.ops import sample_permutation
-        from keras_sa.ops import torch_devices
-        from keras_sa.ops.windowed import torch_triton_ops
-        from keras_sa.ops.windowed import triton_launch
+        from keras_sa.triton import launch as triton_launch
+        from keras_sa.triton import torch as torch_triton_ops
 
         self.dtype, self.launch = dtype, triton_launch
-        self.capability = torch_devices.capability(torch.device(device))
+        self.capability = backend.capability(torch.empty(0, device=device))
         self.dim = triton_launch.padded(shape.head_dim)
         window = shape.window
         self.settings = (window // 2, (window - 1) // 2, 0, True, -1, -1)

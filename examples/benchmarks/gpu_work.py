@@ -104,7 +104,7 @@ class Work:
 
 def make_problem(length, head_dim, window=256, **changes):
     """A causal stochastic window in bfloat16 with one order for all heads."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     settings = {
         "batch_size": 1,
@@ -117,10 +117,10 @@ def make_problem(length, head_dim, window=256, **changes):
         "left": window // 2,
         "right": (window - 1) // 2,
         "block_size": 0,
-        "causal": True,
+        "is_causal": True,
         "exclude_local": None,
         "scale": head_dim**-0.5,
-        "logit_soft_cap": None,
+        "attn_logits_soft_cap": None,
         "order_shape": (1, 1, length),
         "has_sinks": False,
         "capability": 90,
@@ -165,9 +165,9 @@ def _ranges(problem, own, of_keys):
         if p.block_size:
             start = first // p.block_size * p.block_size
             stop = (last // p.block_size + 1) * p.block_size
-            if p.causal and of_keys:
+            if p.is_causal and of_keys:
                 stop = last + 1
-            elif p.causal:
+            elif p.is_causal:
                 start = first
         else:
             start, stop = max(first - before, 0), last + after + 1
@@ -184,7 +184,7 @@ def visible_pairs(problem):
     else:
         others = _at_most(p.length, p.left) + _at_most(p.length, p.right)
     is_one_sided = p.left == 0 or p.right == 0
-    if p.causal and not (is_one_sided and p.order_shape is None):
+    if p.is_causal and not (is_one_sided and p.order_shape is None):
         others = others / 2  # a pair of tokens is seen from its later end
     return others + p.length
 
@@ -197,7 +197,7 @@ def _at_most(length, reach):
 
 def count_forward(problem):
     """`Work` of the forward kernel."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     p = problem
     constants = triton_launch.forward(p).constants
@@ -218,7 +218,7 @@ def count_forward(problem):
 
 def count_query_gradient(problem):
     """`Work` of the kernel of the query's gradient."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     p = problem
     constants = triton_launch.query_gradient(p, False).constants
@@ -240,7 +240,7 @@ def count_query_gradient(problem):
 
 def count_key_value_gradient(problem):
     """`Work` of the kernel of the gradients of key and value."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     p = problem
     constants = triton_launch.key_value_gradient(p).constants
@@ -318,7 +318,7 @@ def permutation_bytes(problem):
 
 def keys_per_query(problem):
     """Keys that the forward kernel computes for a query, in the mean."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     constants = triton_launch.forward(problem).constants
     own, visited = constants["R"], constants["C"]

@@ -21,8 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from keras_sa.ops.windowed import triton_kernels
-from keras_sa.ops.windowed import triton_launch
+from keras_sa.triton import kernels as triton_kernels
+from keras_sa.triton import launch as triton_launch
 
 KERNELS = ("forward", "query_gradient", "key_value_gradient", "decode")
 CAPABILITIES = (80, 90)
@@ -55,10 +55,10 @@ def make_problem(head_dim, dtype, capability, **changes):
         "left": 64,
         "right": 63,
         "block_size": 0,
-        "causal": True,
+        "is_causal": True,
         "exclude_local": None,
         "scale": head_dim**-0.5,
-        "logit_soft_cap": None,
+        "attn_logits_soft_cap": None,
         "order_shape": (1, 1, 4096),
         "has_sinks": False,
         "capability": capability,

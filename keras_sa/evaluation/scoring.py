@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_sa import _validation
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa.hub import current_swap
 
 BATCH_SIZE = 8
@@ -200,7 +200,7 @@ class TokenScorer:
         state = state_of(self.causal_lm)
         if self._compiled_for != state:
             self._compiled_for = state
-            self._function = autodiff.compile_inference(
+            self._function = backend.compile_inference(
                 self.causal_lm, self._score_on_device
             )
         return self._function

@@ -12,7 +12,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_sa import backend
 from keras_sa.patterns import permutation as permutations
+
+# Far above the number of calls of a layer in training.
+_CALLS = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,34 +25,38 @@ class Draw:
 
     Attributes:
         dropout: rate of dropout in this call; 0 outside training.
-        dropout_states: seed tensors, one per attention of the call.
+        dropout_state: seed tensor `[2]` of the call's dropout, or `None`.
         permutation_seed: int or int32 scalar tensor; `None` where a layer has
             no permutation.
     """
 
     dropout: float
-    dropout_states: tuple
+    dropout_state: Any = None
     permutation_seed: Any = None
 
-    def dropout_keywords(self, index=0):
-        """`dropout` and `seed` of the attention number `index` of the call."""
+    def dropout_keywords(self):
+        """`dropout` and `dropout_seed` of the call's attention."""
         if not self.dropout:
-            return {"dropout": 0.0, "seed": None}
-        seed = DrawnSeed(self.dropout_states[index:])
-        return {"dropout": self.dropout, "seed": seed}
+            return {}
+        seed = DrawnSeed(self.dropout_state)
+        return {"dropout": self.dropout, "dropout_seed": seed}
 
 
 class DrawnSeed(keras.random.SeedGenerator):
-    """A seed generator that hands out seeds drawn before."""
+    """A seed generator that goes on from a state drawn before."""
 
-    def __init__(self, states):
+    def __init__(self, state):
         # No `super().__init__()`: there is no variable to keep.
-        self._states = list(states)
+        self._state, self._count = state, 0
         # `keras.random.dropout` on torch ignores a generator without one.
         self._initial_seed = 0
 
     def next(self, ordered=True):
-        return self._states.pop(0)
+        high, low = ops.unstack(self._state)
+        low = low + ops.cast(self._count, low.dtype)
+        # Each call of a layer draws a `low` of its own, one after the other.
+        self._count += _CALLS
+        return ops.stack([high, low])
 
 
 class Replay:
@@ -75,11 +83,7 @@ def next_permutation_seed(seed_generator, layer_name):
 
 def check_not_in_backward(layer_name):
     """Raises if torch recomputes a forward pass for its backward pass."""
-    if keras.config.backend() != "torch":
-        return
-    from keras_sa.ops import torch_tracing
-
-    if torch_tracing.is_in_backward():
+    if backend.is_in_backward():
         raise RuntimeError(
             f"Layer {layer_name!r} would draw new random numbers while the "
             "forward pass is recomputed for gradients. Expected the layer "

@@ -1,7 +1,6 @@
-"""What the four layers share: projections, masks, configuration.
+"""Self-attention without its attention: projections, masks, configuration.
 
-A subclass says who sees whom, once as an op (`_attend`) and once as a dense
-mask (`_pattern`, for attention scores).
+A subclass computes what is between the projections (`_attend`).
 
 Letters: `B` batch, `n` tokens, `F` features, `H` query heads, `K` key/value
 heads, `D` head dim, `E` value head dim.
@@ -15,11 +14,6 @@ from keras import ops
 
 from keras_sa import _validation
 from keras_sa.layers import drawing
-from keras_sa.ops import patterns
-from keras_sa.ops.dense_attention import dense_attention
-
-# No layer attends more often in one call.
-_ATTENTIONS_PER_CALL = 2
 
 
 class ProjectedAttention(keras.layers.Layer):
@@ -39,6 +33,7 @@ class ProjectedAttention(keras.layers.Layer):
         dropout=0.0,
         use_bias=True,
         output_shape=None,
+        use_gate=False,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
         kernel_regularizer=None,
@@ -64,6 +59,7 @@ class ProjectedAttention(keras.layers.Layer):
         self.dropout = _validation.check_rate("dropout", dropout)
         self.use_bias = use_bias
         self._output_shape = _check_output_shape(output_shape)
+        self.use_gate = bool(use_gate)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
@@ -96,49 +92,32 @@ class ProjectedAttention(keras.layers.Layer):
             )
         return num_key_value_heads
 
-    # What a subclass fills in.
-
-    def _attend(self, query, key, value, masks, causal, draw):
-        """The attention op: `[B, n, H, E]`.
+    def _attend(
+        self, inputs, query, key, value, masks, causal, draw, with_scores
+    ):
+        """What is between the projections.
 
         Args:
+            inputs: what the layer was called on, `[B, n, F]`.
             query: `[B, n, H, D]`.
             key: `[B, n, K, D]`.
             value: `[B, n, K, E]`.
             masks: dict of `padding_mask` and `attention_mask`.
-            causal: whether a token sees no later token.
+            causal: whether a token attends to no later token.
             draw: `drawing.Draw`, what is random in this call.
-        """
-        raise NotImplementedError
+            with_scores: whether the scores are wanted.
 
-    def _pattern(self, query, key, padding_mask, causal, draw):
-        """Who sees whom, padding aside: broadcasts to `[B, H, n, n]`."""
-        raise NotImplementedError
-
-    def attention_pattern(self, causal=False, inputs=None):
-        """Who sees whom at inference, as an object of `keras_sa.ops.patterns`.
-
-        Random orders are those of the layer's seed, also if it draws anew at
-        every call.
-
-        Args:
-            causal: whether a token sees no later token, as the layer's call
-                with `use_causal_mask`.
-            inputs: `[1, n, F]`: what the layer is called on. Only a pattern
-                that depends on the tokens needs it.
+        Returns:
+            `[B, n, H, E]`, and the scores `[B, H, n, n]` or `None`.
         """
         raise NotImplementedError
 
     def _draw(self, training):
         """Draws what is random in one call."""
         if not (training and self.dropout):
-            return drawing.Draw(0.0, ())
+            return drawing.Draw(0.0)
         drawing.check_not_in_backward(self.name)
-        states = tuple(
-            self._dropout_seed_generator.next()
-            for _ in range(_ATTENTIONS_PER_CALL)
-        )
-        return drawing.Draw(self.dropout, states)
+        return drawing.Draw(self.dropout, self._dropout_seed_generator.next())
 
     # Building.
 
@@ -154,6 +133,15 @@ class ProjectedAttention(keras.layers.Layer):
         self._key_dense = self._projection(
             "key", "bkm,mhd->bkhd", head_shape, "hd", key_shape
         )
+        if self.use_gate:  # in this place, as in `keras.layers`
+            self._gate_dense = self._projection(
+                "gate",
+                "bqm,mhd->bqhd",
+                (None, self.num_heads, self.value_dim),
+                "hd",
+                query_shape,
+                activation="sigmoid",
+            )
         head_shape = (None, self.num_key_value_heads, self.value_dim)
         self._value_dense = self._projection(
             "value", "bkm,mhd->bkhd", head_shape, "hd", value_shape
@@ -171,11 +159,15 @@ class ProjectedAttention(keras.layers.Layer):
     def _projection(
         self, name, equation, output_shape, bias_axes, input_shape, **kwargs
     ):
-        initializers = {
+        options = {
             # A copy each: an initializer object gives the same values twice.
             "kernel_initializer": _copy(self.kernel_initializer),
             "bias_initializer": _copy(self.bias_initializer),
+            "dtype": self.dtype_policy,
+            **kwargs,
         }
+        if name in self._projection_dtypes:  # quantized
+            options["dtype"] = self._projection_dtypes[name]
         # The layer is rematerialised as a whole, not its projections alone.
         with keras.RematScope(mode=None):
             dense = keras.layers.EinsumDense(
@@ -183,13 +175,12 @@ class ProjectedAttention(keras.layers.Layer):
                 output_shape=output_shape,
                 bias_axes=bias_axes if self.use_bias else None,
                 name=name,
-                dtype=self._projection_dtypes.get(name, self.dtype_policy),
                 kernel_regularizer=self.kernel_regularizer,
                 bias_regularizer=self.bias_regularizer,
                 activity_regularizer=self.projection_activity_regularizer,
                 kernel_constraint=self.kernel_constraint,
                 bias_constraint=self.bias_constraint,
-                **{**initializers, **kwargs},
+                **options,
             )
         # It computes token by token; without this Keras warns of a lost mask.
         dense.supports_masking = True
@@ -212,10 +203,17 @@ class ProjectedAttention(keras.layers.Layer):
     def output_dense(self):
         return self._output_dense
 
+    @property
+    def gate_dense(self):
+        """The projection of the gate on the output, or `None`."""
+        return self._gate_dense if self.use_gate else None
+
     def _projections(self):
+        gates = (self._gate_dense,) if self.use_gate else ()
         return (
             self._query_dense,
             self._key_dense,
+            *gates,
             self._value_dense,
             self._output_dense,
         )
@@ -242,38 +240,22 @@ class ProjectedAttention(keras.layers.Layer):
         masks = self._masks(
             query.shape, (query_mask, value_mask, key_mask), attention_mask
         )
-        heads = (
+        self._is_causal = bool(use_causal_mask)
+        output, scores = self._attend(
+            query,
             self._query_dense(query),
             self._key_dense(key),
             self._value_dense(value),
+            masks,
+            self._is_causal,
+            self._replay.draw or self._draw(training),
+            return_attention_scores,
         )
-        draw = self._replay.draw or self._draw(training)
-        arguments = (*heads, masks, use_causal_mask, draw)
-        if return_attention_scores:
-            output, scores = self._attend_densely(query, *arguments)
-            return self._output_dense(output), scores
-        return self._output_dense(self._attend_with(query, *arguments))
-
-    def _attend_with(self, inputs, *arguments):
-        """`_attend`; a subclass that needs the layer's inputs overrides it."""
-        return self._attend(*arguments)
-
-    def _attend_densely(self, inputs, query, key, value, masks, causal, draw):
-        """Output and `[B, H, n, n]` scores, O(n^2)."""
-        pattern = self._pattern(query, key, masks["padding_mask"], causal, draw)
-        return self._dense(
-            query, key, value, pattern, masks, draw.dropout_keywords()
-        )
-
-    def _dense(self, query, key, value, pattern, masks, dropout_keywords):
-        output, scores = dense_attention(
-            query,
-            key,
-            value,
-            _with_masks(pattern, **masks),
-            return_weights=True,
-            **dropout_keywords,
-        )
+        if self.use_gate:
+            output = output * self._gate_dense(query)
+        output = self._output_dense(output)
+        if not return_attention_scores:
+            return output
         return output, ops.cast(scores, self.compute_dtype)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
@@ -308,16 +290,11 @@ class ProjectedAttention(keras.layers.Layer):
         return call
 
     def _masks(self, shape, sequence_masks, attention_mask):
-        """`padding_mask` `[B, n]` and `attention_mask` `[B or 1, n, n]`."""
+        """`padding_mask` `[B, n]`, `attention_mask` `[B or 1, n or 1, n]`."""
         batch_size, length = shape[:2]
         parts = [mask for mask in sequence_masks if mask is not None]
         if attention_mask is not None:
-            attention_mask = ops.convert_to_tensor(attention_mask)
-            if len(attention_mask.shape) == 2:  # as in KerasHub: [B, n]
-                parts.append(attention_mask)
-                attention_mask = None
-            else:
-                attention_mask = _drop_head_axis(attention_mask)
+            attention_mask = _of_pairs(attention_mask, batch_size, length)
         padding_mask = None
         for part in parts:
             part = _validation.check_padding_mask(part, batch_size, length)
@@ -380,6 +357,7 @@ class ProjectedAttention(keras.layers.Layer):
         training=None,
         use_causal_mask=False,
     ):
+        self._is_causal = bool(use_causal_mask)
         shape = self.compute_output_shape(
             query.shape,
             None if value is None else value.shape,
@@ -403,6 +381,7 @@ class ProjectedAttention(keras.layers.Layer):
             "dropout": self.dropout,
             "use_bias": self.use_bias,
             "output_shape": self._output_shape,
+            "use_gate": self.use_gate,
             "kernel_initializer": keras.initializers.serialize(
                 self.kernel_initializer
             ),
@@ -462,28 +441,28 @@ def _query_mask(query, query_mask):
     return query_mask
 
 
-def _with_masks(pattern, padding_mask, attention_mask):
-    """The pattern, `[n, n]` or `[B or 1, H or 1, n, n]`, and the masks."""
-    if padding_mask is not None:
-        pairs = patterns.padding_pairs_mask(padding_mask)
-        pattern = ops.logical_and(pattern, pairs[:, None])
-    if attention_mask is not None:
-        pattern = ops.logical_and(pattern, attention_mask[:, None])
-    return pattern
-
-
-def _drop_head_axis(attention_mask):
-    """`[B, 1, n, n]` as `[B, n, n]`."""
+def _of_pairs(attention_mask, batch_size, length):
+    """What Keras' layers take, as `[B or 1, n or 1, n]`."""
+    attention_mask = ops.convert_to_tensor(attention_mask)
     shape = tuple(attention_mask.shape)
-    if len(shape) == 3:
-        return attention_mask
+    if len(shape) == 2 and _may_equal(shape, (length, length)):
+        return attention_mask[None]
     if len(shape) == 4 and shape[1] == 1:
-        return ops.squeeze(attention_mask, axis=1)
+        attention_mask = ops.squeeze(attention_mask, axis=1)
+    if len(attention_mask.shape) == 3:
+        return attention_mask
     raise ValueError(
-        "`attention_mask` is expected to have shape [B, n] (padding), "
-        "[B, n, n] or [B, 1, n, n]: one mask for all heads. "
-        f"Received: attention_mask.shape={shape}"
+        "`attention_mask` is expected to have shape [T, S], [B, T, S], "
+        "[B, 1, S] or [B, 1, T, S]: one mask for all heads. A mask of tokens "
+        "[B, T] goes to `query_mask`. "
+        f"Received: attention_mask.shape={shape} for batch size {batch_size} "
+        f"and length {length}"
     )
+
+
+def _may_equal(shape, expected):
+    pairs = zip(shape, expected)
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _check_output_shape(output_shape):

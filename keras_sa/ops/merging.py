@@ -5,7 +5,7 @@ Letters: `B` batch, `n` tokens, `H` heads, `E` value head dim.
 
 from keras import ops
 
-from keras_sa.ops import _softmax
+from keras_sa.ops import softmax
 
 
 def gated_sum(paths, gates):
@@ -17,7 +17,8 @@ def gated_sum(paths, gates):
             `[B, n, H, 1]` for a gate per head.
 
     Returns:
-        `[B, n, H, E]`.
+        `[B, n, H, E]` in the dtype of the first path, added up in float32 if
+        the gates are.
 
     Raises:
         ValueError: if there are no paths, or not one gate for each.
@@ -34,10 +35,10 @@ def gated_sum(paths, gates):
         Stochastic Attention, https://arxiv.org/abs/2604.00754
     """
     _check_pairs("paths", paths, "gates", gates)
-    total = paths[0] * gates[0]
+    total = ops.multiply(paths[0], gates[0])
     for path, gate in zip(paths[1:], gates[1:]):
-        total = total + path * gate
-    return total
+        total = ops.add(total, ops.multiply(path, gate))
+    return ops.cast(total, paths[0].dtype)
 
 
 def merge_attention(outputs, lses, *, return_lse=False):
@@ -72,7 +73,7 @@ def merge_attention(outputs, lses, *, return_lse=False):
         FlashAttention, https://arxiv.org/abs/2205.14135, section 3.1
     """
     _check_pairs("outputs", outputs, "lses", lses)
-    dtype = _softmax.compute_dtype(lses[0].dtype)
+    dtype = softmax.compute_dtype(lses[0].dtype)
     lse = ops.stack(
         [ops.cast(part, dtype) for part in lses]
     )  # [parts, B, n, H]
@@ -99,6 +100,33 @@ def merge_attention(outputs, lses, *, return_lse=False):
     return output, ops.where(
         nothing, -float("inf"), highest + ops.log(safe_total)
     )
+
+
+def with_sinks(output, lse, sinks, padding_mask=None):
+    """Attention with sinks, of attention without.
+
+    Args:
+        output: `[B, n, H, E]`.
+        lse: `[B, n, H]`, -inf where a row attends to nobody.
+        sinks: `[H]`, or `None` for none.
+        padding_mask: optional boolean `[B, n]`; padding has no sink.
+
+    Returns:
+        Both, with one more logit per head in the denominator.
+    """
+    if sinks is None:
+        return output, lse
+    sinks = ops.cast(sinks, lse.dtype)
+    empty = lse == -float("inf")
+    known = ops.where(empty, ops.zeros_like(lse), lse)
+    total = ops.where(empty, sinks, ops.logaddexp(known, sinks))
+    fraction = ops.where(empty, ops.zeros_like(lse), ops.exp(known - total))
+    output = ops.cast(
+        ops.cast(output, lse.dtype) * fraction[..., None], output.dtype
+    )
+    if padding_mask is not None:
+        total = ops.where(padding_mask[:, :, None], total, -float("inf"))
+    return output, total
 
 
 def _check_pairs(name, values, partner_name, partners):

@@ -6,9 +6,9 @@ says, with `n` in slots that hold none.
 Letters: `B` batch, `n` tokens, `m` slots, `K` key/value heads, `F` features.
 """
 
-import keras
 from keras import ops
 
+from keras_sa import backend
 from keras_sa.patterns.permutation import as_int32
 from keras_sa.patterns.permutation import starts
 
@@ -199,21 +199,16 @@ def take_rows(x, index, back=None):
             TensorFlow need several times as long to scatter.
     """
     features = ops.shape(x)[-1]
-    backend = keras.config.backend()
-    if back is not None and backend == "torch":
-        from keras_sa.ops import torch_gathers as gathers
-    elif back is not None and backend == "tensorflow":
-        from keras_sa.ops import tensorflow_gathers as gathers
-    else:
+    if back is None:
         # The middle axis keeps Keras on torch from an embedding lookup, which
         # is ten times slower than selecting rows.
         rows = ops.take(ops.reshape(x, (-1, 1, features)), index, axis=0)
-        return ops.reshape(rows, (*ops.shape(index), features))
-    rows = gathers.take_rows(
-        ops.reshape(x, (-1, features)),
-        ops.reshape(index, (-1,)),
-        ops.reshape(back, (-1,)),
-    )
+    else:
+        rows = backend.take_rows(
+            ops.reshape(x, (-1, features)),
+            ops.reshape(index, (-1,)),
+            ops.reshape(back, (-1,)),
+        )
     return ops.reshape(rows, (*ops.shape(index), features))
 
 
@@ -233,3 +228,19 @@ def _offsets(batch_size, num_heads, batch_stride, head_stride):
         starts(num_heads, head_stride),
     )
     return batch[:, None] + head[None]
+
+
+def look_up(mask, example, row, column):
+    """Entries of a mask for some pairs of positions; no other is read.
+
+    Args:
+        mask: `[B or 1, n or 1, n]`.
+        example: int32 index of the batch; broadcasts with the positions.
+        row: int32 positions of queries.
+        column: int32 positions of keys.
+    """
+    batch_size, num_rows, length = ops.shape(mask)
+    example = ops.minimum(example, batch_size - 1)  # one mask for all
+    row = ops.minimum(row, num_rows - 1)  # one row for all
+    index = (example * num_rows + row) * length + column
+    return ops.take(ops.reshape(mask, (-1,)), index, axis=0)

@@ -19,6 +19,7 @@ from keras_sa.patterns.pattern import check_pattern
 from keras_sa.patterns.per_layer import patterns_by_layer
 from keras_sa.patterns.sliding_window import SlidingWindow
 from keras_sa.patterns.sliding_window import window_reach
+from keras_sa.patterns.sliding_window import within_reach
 from keras_sa.patterns.stochastic import Stochastic
 
 for _pattern in (

@@ -12,7 +12,7 @@ from example_runs import EXAMPLES
 from example_runs import run_to_the_end
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend as kb
 from keras_sa import ops as sa_ops
 
 sys.path.append(str(EXAMPLES / "benchmarks"))
@@ -35,7 +35,7 @@ PEERS = {x.name: x for table in attention_peers.PEERS.values() for x in table}
 
 
 def measure(*attentions):
-    return attention_measuring.measure(attentions, PROBLEM, 1, autodiff.compile)
+    return attention_measuring.measure(attentions, PROBLEM, 1, kb.compile)
 
 
 def test_writes_what_it_measured(tmp_path, backend):
@@ -63,7 +63,7 @@ def test_writes_what_it_measured(tmp_path, backend):
 
 def check(attention):
     attention_measuring.check(
-        attention_measuring.Candidate(attention, PROBLEM, autodiff.compile)
+        attention_measuring.Candidate(attention, PROBLEM, kb.compile)
     )
 
 
@@ -71,7 +71,7 @@ def wrong_window(problem, extra=1):
     return functools.partial(
         sa_ops.sliding_window_attention,
         window_size=problem.window + extra,
-        causal=True,
+        is_causal=True,
     )
 
 
@@ -150,9 +150,7 @@ def test_orders_see_what_they_say(attention):
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_computed_keys_are_no_fewer_than_seen(name):
     attention = ATTENTIONS[name]
-    candidate = attention_measuring.Candidate(
-        attention, PROBLEM, autodiff.compile
-    )
+    candidate = attention_measuring.Candidate(attention, PROBLEM, kb.compile)
     seen = attention_measuring.visible_keys(candidate, chunk=48)
     assert 1 < seen <= (PROBLEM.length + 1) / 2
     if attention.computed_keys:
@@ -181,7 +179,7 @@ def test_memory_grows_from_its_peak(monkeypatch, readings, expected):
         attention_memory, "peak_megabytes", lambda: next(readings)
     )
     grown = attention_memory.grow(
-        ATTENTIONS["sliding window"], PROBLEM, autodiff.compile
+        ATTENTIONS["sliding window"], PROBLEM, kb.compile
     )
     assert grown == expected
 

@@ -25,12 +25,12 @@ PROBLEMS = {
     "window": {"left": 12, "right": 11},
     "window_1": {"left": 0, "right": 0},
     "wider_than_the_text": {"left": 400, "right": 400},
-    "all_pairs": {"left": 12, "right": 11, "causal": False},
+    "all_pairs": {"left": 12, "right": 11, "is_causal": False},
     "sliding": {"left": 23, "right": 0, "order_shape": None},
     "grouped": {"left": 12, "right": 11, "num_key_value_heads": 2},
     "per_head": {"left": 70, "right": 70, "order_shape": (2, 4, 300)},
     "blocks": {"left": 0, "right": 0, "block_size": 24},
-    "blocks_all_pairs": {"block_size": 100, "causal": False},
+    "blocks_all_pairs": {"block_size": 100, "is_causal": False},
 }
 
 
@@ -47,7 +47,7 @@ def band(problem):
     query, key = np.ogrid[: problem.length, : problem.length]
     if problem.block_size:
         mask = query // problem.block_size == key // problem.block_size
-        return mask & (key <= query) if problem.causal else mask
+        return mask & (key <= query) if problem.is_causal else mask
     ahead = query - key
     return (ahead <= problem.left) & (ahead >= -problem.right)
 
@@ -89,8 +89,8 @@ def test_visible_pairs(name):
         order = rng.permutation(problem.length)
         if problem.order_shape is None:
             order = np.arange(problem.length)
-        mask = band(dataclasses.replace(problem, causal=False))
-        if problem.causal:
+        mask = band(dataclasses.replace(problem, is_causal=False))
+        if problem.is_causal:
             mask = mask & (order[None, :] <= order[:, None])
         counts.append(mask.sum())
     expected = gpu_work.visible_pairs(problem)

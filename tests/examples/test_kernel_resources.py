@@ -5,8 +5,8 @@ import importlib
 import keras
 import pytest
 
-from keras_sa.ops import triton_loading
-from keras_sa.ops.windowed import triton_launch
+from keras_sa import triton as triton_loading
+from keras_sa.triton import launch as triton_launch
 
 if not triton_loading.is_installed():
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -24,7 +24,7 @@ SHARED_MEMORY = {80: 99 * 1024, 90: 227 * 1024}
 SCORING = {
     "plain": {},
     "cap_exclusion_sinks": {
-        "logit_soft_cap": 50.0,
+        "attn_logits_soft_cap": 50.0,
         "exclude_local": (31, 0),
         "has_sinks": True,
     },

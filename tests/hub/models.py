@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 
 VOCABULARY_SIZE = 32
 # Longer than any sequence of the tests.
@@ -302,5 +302,5 @@ def logits(causal_lm, inputs):
 
     # JAX compiles every eager operation by itself.
     if keras.config.backend() == "jax":
-        call = autodiff.compile(call)
+        call = backend.compile(call)
     return ops.convert_to_numpy(call(inputs))

@@ -122,7 +122,7 @@ def test_weights_are_the_softmax_that_the_family_describes(case):
             pattern.mask(LENGTHS[0])
             & ops.convert_to_tensor(real)[:, None, None],
             scale=family.scale(attention),
-            logit_soft_cap=family.logit_soft_cap(attention),
+            attn_logits_soft_cap=family.logit_soft_cap(attention),
             sinks=family.sinks(attention),
             return_weights=True,
         )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import hub
 from tests.hub import models
 
@@ -91,7 +91,7 @@ def stepwise_logits(model, token_ids, steps):
             ops.concatenate(parts, axis=1), reverse=True
         )
 
-    y = autodiff.compile(compute)(ops.convert_to_tensor(token_ids))
+    y = backend.compile(compute)(ops.convert_to_tensor(token_ids))
     return ops.convert_to_numpy(y)
 
 
@@ -136,7 +136,7 @@ def test_a_step_hears_its_window_only(pattern):
 
     tensors = [ops.convert_to_tensor(t, "float32") for t in (x, cache)]
     with swap(model, pattern, decode="window"):
-        outputs = ops.convert_to_numpy(autodiff.compile(step)(*tensors))
+        outputs = ops.convert_to_numpy(backend.compile(step)(*tensors))
     difference = np.abs(outputs[1:] - outputs[0]).max(axis=(1, 2))
     heard = 1 + np.count_nonzero(difference > 1e-4)  # and itself
     options = PATTERNS[pattern]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import hub
 from keras_sa.hub.seeds import PermutationSeed
 from keras_sa.patterns import permutation as permutations
@@ -54,7 +54,7 @@ def test_draws_what_a_new_swap_does(options):
         traced.append(x)
         return model(x, training=False)
 
-    compiled = autodiff.compile_inference(model, count_and_call)
+    compiled = backend.compile_inference(model, count_and_call)
     x = {k: ops.convert_to_tensor(v, "int32") for k, v in inputs().items()}
     before = ops.convert_to_numpy(compiled(x))
     num_traced = len(traced)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import hub
 from keras_sa.hub.families import registry
 from keras_sa.hub.seeds import layer_seeds
@@ -42,7 +42,7 @@ def call(layer, x, **kwargs):
     def compute(x):
         return keras.tree.flatten(layer(x, **kwargs))[0]
 
-    return ops.convert_to_numpy(autodiff.compile(compute)(x))
+    return ops.convert_to_numpy(backend.compile(compute)(x))
 
 
 # --- what is computed
@@ -461,7 +461,7 @@ def test_the_auxiliary_loss_of_experts_is_the_models_own(name):
 
         x = {k: ops.convert_to_tensor(v) for k, v in inputs(lengths).items()}
         return ops.convert_to_numpy(
-            autodiff.compile(compute)(x["token_ids"], x["padding_mask"])
+            backend.compile(compute)(x["token_ids"], x["padding_mask"])
         )
 
     expected = losses()

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 import keras_sa
-from keras_sa import autodiff
+from keras_sa import backend
 
 COMMON = {"num_heads": 4, "key_dim": 6}
 LAYERS = {
@@ -81,4 +81,4 @@ def run(layer, x, **call):
     draws = call.get("training") or getattr(layer, "resample", "") == "always"
     if keras.config.backend() != "jax" or draws:
         return layer(x, **call)
-    return autodiff.compile(lambda x: layer(x, **call))(x)
+    return backend.compile(lambda x: layer(x, **call))(x)

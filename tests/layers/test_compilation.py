@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_sa
-from keras_sa import autodiff
+from keras_sa import backend as kb
 from tests.layers.cases import LAYERS
 from tests.layers.cases import make
 from tests.layers.cases import to_numpy
@@ -47,7 +47,7 @@ def test_no_graph_break_on_torch(op, arguments):
         tensors.append(keras_sa.ops.sample_permutation(40, 3))
 
     def attend(*tensors):
-        return getattr(keras_sa.ops, op)(*tensors, causal=True, **arguments)
+        return getattr(keras_sa.ops, op)(*tensors, is_causal=True, **arguments)
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     np.testing.assert_allclose(
@@ -90,7 +90,7 @@ def test_gradients_under_xla_on_tensorflow(name):
     def loss(x):
         return ops.sum(layer(x, use_causal_mask=True) ** 2)
 
-    run = autodiff.value_and_gradients(loss)
+    run = kb.value_and_gradients(loss)
     for received, expected in zip(
         tf.nest.flatten(tf.function(run, jit_compile=True)(x)),
         tf.nest.flatten(run(x)),

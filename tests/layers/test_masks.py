@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from tests.layers.cases import LAYERS
 from tests.layers.cases import make
 from tests.layers.cases import run
@@ -125,9 +125,9 @@ def test_fully_padded_example(name, policy):
         y = layer(x, query_mask=mask, training=True, use_causal_mask=True)
         return ops.sum(ops.square(ops.cast(y, "float32")))
 
-    differentiate = autodiff.value_and_gradients(loss)
+    differentiate = backend.value_and_gradients(loss)
     if getattr(layer, "_permutation_seed_generator", None) is None:
-        differentiate = autodiff.compile(differentiate)
+        differentiate = backend.compile(differentiate)
     value, (gradient,) = differentiate(x)
     assert np.isfinite(to_numpy(value))
     gradient = to_numpy(gradient)

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import keras_sa
-from keras_sa import autodiff
+from keras_sa import backend
 from tests.layers.cases import to_numpy
 from tests.layers.cases import tokens
 
@@ -123,7 +123,7 @@ def test_compiled_function_draws_a_new_order_each_call():
     def step(x, *others):
         return layer.stateless_call(trainable, list(others), x, training=True)
 
-    compiled = autodiff.compile(step)
+    compiled = backend.compile(step)
     first, after_first = compiled(x, *others)
     again, _ = compiled(x, *others)
     second, _ = compiled(x, *after_first)
@@ -216,14 +216,14 @@ def test_torch_refuses_to_draw_while_it_recomputes():
         return ops.sum(block(x))
 
     with pytest.raises(RuntimeError, match="RematScope"):
-        autodiff.value_and_gradients(loss)(x)
+        backend.value_and_gradients(loss)(x)
     still = make(resample="never")
     still.build(x.shape)
 
     def loss_of_fixed_order(x):
         return ops.sum(keras.remat(lambda x: still(x, training=True))(x))
 
-    _, (gradient,) = autodiff.value_and_gradients(loss_of_fixed_order)(x)
+    _, (gradient,) = backend.value_and_gradients(loss_of_fixed_order)(x)
     assert np.isfinite(to_numpy(gradient)).all()
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from keras_sa import testing
-from keras_sa.ops.windowed import jax_looped
-from keras_sa.ops.windowed import tensorflow_xla
+from keras_sa.ops.windowed import looped
+from keras_sa.ops.windowed import xla
 
 IMPLEMENTATIONS = ("portable", "native_block", "looped", "sdpa", "xla")
 # XLA takes seconds to compile a case: those that the loop could get wrong.
-# Other dtypes of loops: `test_tensorflow_xla.py` and `test_jax_looped.py`.
+# Other dtypes of loops: `test_xla.py` and `test_looped.py`.
 XLA_CASES = (
     "sliding-one_token",
     "sliding-length_is_window_plus_1",
@@ -17,6 +17,12 @@ XLA_CASES = (
     "sliding-left_sinks",
     "sliding-empty_cap",
     "sliding-mask_ragged",
+    "sliding-dilated_mask",
+    "sliding-dilated_hidden",
+    "sliding-hidden_first_right",
+    "window-hidden_first_causal",
+    "window-hidden_windows",
+    "block-hidden_first",
     "window-odd_window_causal",
     "window-per_head_left_causal",
     "window-per_head_shared",
@@ -51,7 +57,7 @@ RUNS = [
 @pytest.mark.parametrize("case, implementation, dtype", RUNS)
 def test_value_and_gradients(case, implementation, dtype, monkeypatch):
     # Few chunks in a step, so that there is more than one.
-    for module in (jax_looped, tensorflow_xla):
+    for module in (looped, xla):
         small = dict.fromkeys(module.SCORE_BYTES, 2**11)
         monkeypatch.setattr(module, "SCORE_BYTES", small)
     testing.assert_case(case, implementation, dtype)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 
 LENGTH = 17
@@ -14,9 +14,9 @@ PATHS = [path for path in testing.PATHS if path != "native_block"]
 
 def run(path, mask):
     inputs = testing.make_inputs(CASE)
-    attend = autodiff.compile(
+    attend = backend.compile(
         lambda *x: testing.PATHS[path](
-            *x, inputs.permutation, attention_mask=mask, causal=True
+            *x, inputs.permutation, attention_mask=mask, is_causal=True
         )
     )
     tensors = (inputs.query, inputs.key, inputs.value)

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 
 LENGTH, CUT = 23, 11
-CASE = testing.Case("causal", length=LENGTH, head_dim=5, value_dim=5)
+CASE = testing.Case("is_causal", length=LENGTH, head_dim=5, value_dim=5)
 ORDER = np.random.default_rng(4).permutation(LENGTH).astype("int32")
 MASK = np.random.default_rng(5).random((1, LENGTH, LENGTH)) < 0.7
 PADDING = testing.make_padding_mask("ragged", 3, LENGTH)
 EXTRAS = {
     "plain": {},
-    "dropout": {"dropout": 0.4, "seed": 3},
+    "dropout": {"dropout": 0.4, "dropout_seed": 3},
     "attention_mask": {"attention_mask": MASK},
     "padding": {"padding_mask": PADDING},
     "sinks_and_cap": {
         "sinks": np.ones(4, "float32"),
-        "logit_soft_cap": 1.5,
+        "attn_logits_soft_cap": 1.5,
         "return_lse": True,
     },
     "narrow": {"window_size": 1},
@@ -52,8 +52,10 @@ def test_the_future_does_not_matter(path, extra):
         # Queries choose other blocks when keys change, and the noise of the
         # dropout belongs to places in the tiles: compare the values' way.
         changed[:2] = tensors[:2]
-    attend = autodiff.compile(
-        lambda *x: testing.PATHS[path](*x, ORDER, causal=True, **EXTRAS[extra])
+    attend = backend.compile(
+        lambda *x: testing.PATHS[path](
+            *x, ORDER, is_causal=True, **EXTRAS[extra]
+        )
     )
 
     def run(arrays):
@@ -70,7 +72,7 @@ def test_the_future_does_not_matter(path, extra):
 def test_without_causal_the_future_does_matter(path):
     inputs = testing.make_inputs(CASE)
     tensors = (inputs.query, inputs.key, inputs.value)
-    attend = autodiff.compile(lambda *x: testing.PATHS[path](*x, ORDER))
+    attend = backend.compile(lambda *x: testing.PATHS[path](*x, ORDER))
     before, after = (
         ops.convert_to_numpy(
             attend(*(ops.convert_to_tensor(x) for x in arrays))

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from keras_sa.ops import _dispatch
+from keras_sa.ops import dispatch
 
 willing = types.SimpleNamespace(why_not=lambda arguments: None)
 unable = types.SimpleNamespace(
@@ -21,34 +21,34 @@ reserved = types.SimpleNamespace(
 def test_the_first_without_an_objection_runs():
     other = types.SimpleNamespace(why_not=lambda arguments: None)
     table = {"unable": unable, "willing": willing, "other": other}
-    assert _dispatch.choose(table, None, "x") is willing
+    assert dispatch.choose(table, None, "x") is willing
 
 
 def test_a_name_decides():
     table = {"first": willing, "second": types.SimpleNamespace(**vars(willing))}
-    assert _dispatch.choose(table, "second", "x") is table["second"]
+    assert dispatch.choose(table, "second", "x") is table["second"]
 
 
 def test_a_named_one_raises_its_own_words():
     table = {"unable": unable, "willing": willing}
     with pytest.raises(ValueError, match="(?s)no masks here.*Received"):
-        _dispatch.choose(table, "unable", "masks")
+        dispatch.choose(table, "unable", "masks")
 
 
 def test_unknown_names_list_the_known():
     with pytest.raises(ValueError, match="(?s)expected.*willing.*Received"):
-        _dispatch.choose({"willing": willing}, "other", "x")
+        dispatch.choose({"willing": willing}, "other", "x")
 
 
 def test_if_nothing_can_every_objection_is_told():
     with pytest.raises(ValueError, match="(?s)a: no x here.*b: no x here"):
-        _dispatch.choose({"a": unable, "b": unable}, None, "x")
+        dispatch.choose({"a": unable, "b": unable}, None, "x")
 
 
 def test_what_is_not_a_default_runs_when_named():
     table = {"reserved": reserved, "willing": willing}
-    assert _dispatch.choose(table, None, "") is willing
-    assert _dispatch.choose(table, "reserved", "") is reserved
+    assert dispatch.choose(table, None, "") is willing
+    assert dispatch.choose(table, "reserved", "") is reserved
 
 
 def test_what_may_be_a_default_is_one_where_it_says_so():
@@ -57,17 +57,17 @@ def test_what_may_be_a_default_is_one_where_it_says_so():
         by_default=lambda arguments: arguments == "gpu",
     )
     table = {"able": able, "willing": willing}
-    assert _dispatch.choose(table, None, "gpu") is able
-    assert _dispatch.choose(table, None, "cpu") is willing
+    assert dispatch.choose(table, None, "gpu") is able
+    assert dispatch.choose(table, None, "cpu") is willing
 
 
 def test_an_objection_stands_also_for_what_is_not_a_default():
     with pytest.raises(ValueError, match="(?s)no x here.*Received"):
-        _dispatch.choose({"reserved": reserved}, "reserved", "x")
+        dispatch.choose({"reserved": reserved}, "reserved", "x")
     with pytest.raises(ValueError, match="a: no x here.*b: no x here"):
-        _dispatch.choose({"a": reserved, "b": unable}, None, "x")
+        dispatch.choose({"a": reserved, "b": unable}, None, "x")
 
 
 def test_if_only_the_unnamed_could_it_is_told():
     with pytest.raises(ValueError, match="only when it is named"):
-        _dispatch.choose({"reserved": reserved}, None, "")
+        dispatch.choose({"reserved": reserved}, None, "")

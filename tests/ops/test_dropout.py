@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import dense_attention
 
@@ -29,8 +29,8 @@ parametrize_path = pytest.mark.parametrize("path", PATHS)
 
 def run(path, query, key, value, seed, rate=RATE):
     order = testing.make_inputs(CASE).permutation
-    attend = autodiff.compile(
-        lambda *x: PATHS[path](*x, order, dropout=rate, seed=seed)
+    attend = backend.compile(
+        lambda *x: PATHS[path](*x, order, dropout=rate, dropout_seed=seed)
     )
     output = attend(*(ops.convert_to_tensor(x) for x in (query, key, value)))
     return np.asarray(ops.convert_to_numpy(output), "float64")
@@ -92,7 +92,10 @@ def test_a_seed_generator_draws_anew(path):
     first, second = (
         ops.convert_to_numpy(
             PATHS[path](
-                *tensors, inputs.permutation, dropout=RATE, seed=generator
+                *tensors,
+                inputs.permutation,
+                dropout=RATE,
+                dropout_seed=generator,
             )
         )
         for _ in range(2)
@@ -105,9 +108,13 @@ def test_the_log_sum_exp_knows_no_dropout(path):
     inputs = testing.make_inputs(CASE)
 
     def lse(rate):
-        attend = autodiff.compile(
+        attend = backend.compile(
             lambda *x: PATHS[path](
-                *x, inputs.permutation, dropout=rate, seed=1, return_lse=True
+                *x,
+                inputs.permutation,
+                dropout=rate,
+                dropout_seed=1,
+                return_lse=True,
             )[1]
         )
         tensors = (inputs.query, inputs.key, inputs.value)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import dense_attention
 from tests.jax_programs import intermediates
@@ -39,7 +39,7 @@ def make_tensors():
 
 
 def loss_of(attend):
-    return autodiff.value_and_gradients(lambda *x: ops.sum(attend(*x) ** 2))
+    return backend.value_and_gradients(lambda *x: ops.sum(attend(*x) ** 2))
 
 
 def dense(query, key, value):
@@ -63,16 +63,16 @@ PATHS["exclude_local"] = functools.partial(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
-def test_no_square(path, causal, padded, backward):
+def test_no_square(path, is_causal, padded, backward):
     order = np.random.default_rng(0).permutation(LENGTH).astype("int32")
     mask = np.arange(LENGTH)[None] < LENGTH - 100 if padded else None
 
     def attend(query, key, value):
         return PATHS[path](
-            query, key, value, order, causal=causal, padding_mask=mask
+            query, key, value, order, is_causal=is_causal, padding_mask=mask
         )
 
     function = loss_of(attend) if backward else attend
@@ -83,7 +83,7 @@ def test_no_square(path, causal, padded, backward):
 @pytest.mark.parametrize("nested", [False, True])
 def test_the_walker_catches_dense_attention(backward, nested):
     function = loss_of(dense) if backward else dense
-    function = autodiff.compile(function) if nested else function
+    function = backend.compile(function) if nested else function
     import jax
 
     closed = jax.make_jaxpr(function)(*make_tensors())

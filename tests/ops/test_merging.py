@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import gated_sum
@@ -83,8 +83,8 @@ def test_all_parts_empty():
 
 
 @pytest.mark.parametrize("neighborhood", ["window", "block"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_small_world_equals_its_union(neighborhood, causal):
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_small_world_equals_its_union(neighborhood, is_causal):
     """Sliding and stochastic windows, with `exclude_local`, in one softmax."""
     local, window = 5, 6
     case = testing.Case(
@@ -92,13 +92,15 @@ def test_small_world_equals_its_union(neighborhood, causal):
         length=LENGTH,
         head_dim=4,
         window=window,
-        causal=causal,
+        is_causal=is_causal,
         permutation="per_head",
         neighborhood=neighborhood,
         padding="ragged",
     )
     inputs = testing.make_inputs(case)
-    sliding = testing.Case("local", length=LENGTH, window=local, causal=causal)
+    sliding = testing.Case(
+        "local", length=LENGTH, window=local, is_causal=is_causal
+    )
     masks = [testing.oracle_mask(case, inputs)]
     without = dataclasses.replace(inputs, permutation=None)
     masks.append(
@@ -110,7 +112,7 @@ def test_small_world_equals_its_union(neighborhood, causal):
 
     def merged(query, key, value):
         common = {
-            "causal": causal,
+            "is_causal": is_causal,
             "padding_mask": inputs.padding_mask,
             "return_lse": True,
         }
@@ -164,7 +166,7 @@ def test_gated_sum():
     paths = [rng.normal(size=(2, 3, 4, 5)).astype("float32") for _ in range(3)]
     gates = [rng.random((2, 3, 4, 1)).astype("float32"), 0.5, paths[0]]
     tensors = [ops.convert_to_tensor(x) for x in paths]
-    actual = autodiff.compile(lambda *x: gated_sum(list(x), gates))(*tensors)
+    actual = backend.compile(lambda *x: gated_sum(list(x), gates))(*tensors)
     expected = sum(p.astype("float64") * g for p, g in zip(paths, gates))
     np.testing.assert_allclose(
         ops.convert_to_numpy(actual), expected, rtol=0, atol=2**-19

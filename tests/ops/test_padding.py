@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend as kb
 from keras_sa import testing
 from keras_sa.ops import sample_permutation
 
@@ -19,10 +19,10 @@ ROUNDING = 2**-18
 LARGE = {"float32": 1e30, "bfloat16": 1e30, "float16": 6e4}
 
 parametrize_path = pytest.mark.parametrize("path", testing.PATHS)
-parametrize_causal = pytest.mark.parametrize("causal", [False, True])
+parametrize_causal = pytest.mark.parametrize("is_causal", [False, True])
 
 
-def run(path, tensors, padding_mask, *, causal, per_head=False):
+def run(path, tensors, padding_mask, *, is_causal, per_head=False):
     """Samples the permutation and attends."""
 
     def attend(*tensors):
@@ -33,21 +33,21 @@ def run(path, tensors, padding_mask, *, causal, per_head=False):
             num_key_value_heads=tensors[1].shape[2] if per_head else None,
         )
         return testing.PATHS[path](
-            *tensors, order, causal=causal, padding_mask=padding_mask
+            *tensors, order, is_causal=is_causal, padding_mask=padding_mask
         )
 
     tensors = [ops.convert_to_tensor(x) for x in tensors]
-    output = autodiff.compile(attend)(*tensors)
+    output = kb.compile(attend)(*tensors)
     return np.asarray(ops.convert_to_numpy(output))
 
 
 @parametrize_path
 @parametrize_causal
 @pytest.mark.parametrize("per_head", [False, True])
-def test_left_and_right_padding_equal_none(path, causal, per_head):
+def test_left_and_right_padding_equal_none(path, is_causal, per_head):
     inputs = testing.make_inputs(CASE)
     tensors = [inputs.query, inputs.key, inputs.value]
-    options = {"causal": causal, "per_head": per_head}
+    options = {"is_causal": is_causal, "per_head": per_head}
     expected = run(path, tensors, None, **options)
     for side in ("left", "right"):
         padded, masks = zip(*(testing.pad(x, AMOUNTS, side) for x in tensors))
@@ -119,7 +119,7 @@ def test_padding_masks_may_be_integers(path):
     ]
     outputs = [
         ops.convert_to_numpy(
-            autodiff.compile(
+            kb.compile(
                 lambda *x, dtype=dtype: testing.PATHS[path](
                     *x,
                     inputs.permutation,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa.ops import patterns
 
 LENGTHS_AND_WINDOWS = [
@@ -28,9 +28,7 @@ parametrize_neighborhood = pytest.mark.parametrize(
 
 def numpy_of(function, *tensors):
     tensors = (ops.convert_to_tensor(x) for x in tensors)
-    return np.asarray(
-        ops.convert_to_numpy(autodiff.compile(function)(*tensors))
-    )
+    return np.asarray(ops.convert_to_numpy(backend.compile(function)(*tensors)))
 
 
 def sees_sliding(i, j, window, causal):

@@ -24,11 +24,11 @@ COMMON = {
     "length": st.integers(1, 40),
     "head_dim": st.integers(1, 6),
     "window": st.integers(1, 45),
-    "causal": st.booleans(),
+    "is_causal": st.booleans(),
     "padding": PADDING,
     "attention_mask": st.just("none"),
     "scale": st.sampled_from([None, 0.3]),
-    "logit_soft_cap": st.sampled_from([None, 1.5]),
+    "attn_logits_soft_cap": st.sampled_from([None, 1.5]),
 }
 
 
@@ -72,7 +72,7 @@ def test_stochastic_window(case):
     cases(
         permutation=st.sampled_from(["shared", "per_example", "per_head"]),
         neighborhood=st.just("block"),
-        logit_soft_cap=st.just(None),
+        attn_logits_soft_cap=st.just(None),
     )
 )
 def test_stochastic_block(case):

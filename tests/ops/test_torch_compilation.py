@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 def attend(kind, x, order, padding_mask):
     if kind == "sliding":
         return sliding_window_attention(
-            x, x, x, window_size=8, causal=True, padding_mask=padding_mask
+            x, x, x, window_size=8, is_causal=True, padding_mask=padding_mask
         )
     return stochastic_attention(
         x,
@@ -25,7 +25,7 @@ def attend(kind, x, order, padding_mask):
         order,
         window_size=8,
         neighborhood=kind,
-        causal=True,
+        is_causal=True,
         padding_mask=padding_mask,
     )
 

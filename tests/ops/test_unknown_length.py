@@ -18,7 +18,7 @@ SHAPES = [(2, 1), (1, 3), (3, 20), (2, 33)]
 
 
 def attend_densely(query, key, value, permutation, **arguments):
-    arguments.pop("causal")
+    arguments.pop("is_causal")
     arguments.pop("padding_mask")
     return dense_attention(query, key, value, **arguments)
 
@@ -37,7 +37,7 @@ def make_arrays(batch, length):
     return [*arrays, mask]
 
 
-def build(path, padded, causal, per_head):
+def build(path, padded, is_causal, per_head):
     """Output and gradients from query, key, value and padding mask."""
     import tensorflow as tf
 
@@ -52,7 +52,7 @@ def build(path, padded, causal, per_head):
                 num_key_value_heads=KV_HEADS if per_head else None,
             )
             output = PATHS[path](
-                query, key, value, order, causal=causal, padding_mask=mask
+                query, key, value, order, is_causal=is_causal, padding_mask=mask
             )
             loss = tf.reduce_sum(output**2)
         return output, *tape.gradient(loss, (query, key, value))
@@ -63,10 +63,10 @@ def build(path, padded, causal, per_head):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal, per_head", [(False, True), (True, False)])
-def test_one_trace_for_all_lengths(path, padded, causal, per_head):
+def test_one_trace_for_all_lengths(path, padded, is_causal, per_head):
     import tensorflow as tf
 
-    function = build(path, padded, causal, per_head)
+    function = build(path, padded, is_causal, per_head)
     signature = [
         tf.TensorSpec((None, None, HEADS, HEAD_DIM)),
         tf.TensorSpec((None, None, KV_HEADS, HEAD_DIM)),

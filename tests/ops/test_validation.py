@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_sa import _validation
-from keras_sa import autodiff
+from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import sample_permutation
@@ -78,7 +78,15 @@ BAD = {
     "sinks": {"sinks": np.ones(KV_HEADS, "float32")},
     "scale": {"scale": 0.0},
     "negative_scale": {"scale": -1.0},
-    "soft_cap": {"logit_soft_cap": 0},
+    "soft_cap": {"attn_logits_soft_cap": 0},
+    "scale_bool": {"scale": True},
+    "scale_numpy": {"scale": np.float32(-1)},
+    "scale_array": {"scale": np.array(0.0)},
+    "scale_vector": {"scale": np.ones(2)},
+    "scale_infinite": {"scale": float("inf")},
+    "scale_nan": {"scale": np.float64("nan")},
+    "soft_cap_numpy": {"attn_logits_soft_cap": np.int64(-3)},
+    "soft_cap_infinite": {"attn_logits_soft_cap": np.float32("inf")},
     "dropout_1": {"dropout": 1.0},
     "negative_dropout": {"dropout": -0.1},
     "dropout_bool": {"dropout": True},
@@ -99,7 +107,7 @@ def test_the_good_call_does_not_raise(path):
         changes["value"] = np.zeros(
             (BATCH, LENGTH, KV_HEADS, HEAD_DIM), "float32"
         )
-    output = autodiff.compile(lambda: call(path, **changes))()
+    output = backend.compile(lambda: call(path, **changes))()
     assert tuple(output.shape[:3]) == (BATCH, LENGTH, HEADS)
 
 
@@ -109,6 +117,8 @@ def test_bad_sizes(size):
     order = np.arange(LENGTH, dtype="int32")
     with pytest.raises(ValueError, match=about("window_size")):
         sliding_window_attention(**tensors, window_size=size)
+    with pytest.raises(ValueError, match=about("dilation")):
+        sliding_window_attention(**tensors, window_size=2, dilation=size)
     with pytest.raises(ValueError, match=about("window_size")):
         stochastic_attention(**tensors, permutation=order, window_size=size)
     with pytest.raises(ValueError, match=about("block_size")):
@@ -126,6 +136,16 @@ def test_numpy_integers_are_integers():
     sliding_window_attention(**make_tensors(), window_size=np.int64(3))
 
 
+@pytest.mark.parametrize(
+    "hidden_first",
+    [-1, True, 1.5, np.ones(BATCH, "float32"), np.ones(BATCH + 1, "int32")],
+    ids=str,
+)
+def test_bad_hidden_first(hidden_first):
+    with pytest.raises(ValueError, match=about("hidden_first")):
+        call("stochastic_window", hidden_first=hidden_first)
+
+
 def test_unknown_neighborhood():
     with pytest.raises(ValueError, match=about("neighborhood")):
         call("stochastic_window", neighborhood="blocks")
@@ -140,10 +160,11 @@ def test_unknown_implementation(path):
 
 
 REFUSED = {
-    "logit_soft_cap": {"logit_soft_cap": 2.0},
+    "attn_logits_soft_cap": {"attn_logits_soft_cap": 2.0},
     "sinks": {"sinks": np.ones(HEADS, "float32")},
     "return_lse": {"return_lse": True},
     "exclude_local": {"exclude_local": 2},
+    "hidden_first": {"hidden_first": 2},
     "attention_mask": {"attention_mask": np.ones((1, LENGTH, LENGTH), bool)},
     "dropout": {"dropout": 0.5},
     "scale": {"scale": np.full((), 0.5, "float32")},
@@ -196,7 +217,7 @@ def test_bad_permutations(bad, as_tensor):
 
 def test_a_traced_permutation_is_not_read():
     """Its values are not known; its shape and dtype still are."""
-    attend = autodiff.compile(
+    attend = backend.compile(
         lambda order: call("stochastic_window", permutation=order)
     )
     order = sample_permutation(LENGTH, 3)

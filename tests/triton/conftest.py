@@ -69,7 +69,7 @@ def poisoned_memory():
 def small_tiles(monkeypatch):
     """The smallest tiles in place of the table's, which hold most cases
     whole."""
-    from keras_sa.ops.windowed import triton_launch
+    from keras_sa.triton import launch as triton_launch
 
     smallest = triton_launch.Configuration(16, 16, 4, 1)
     table = dict.fromkeys(triton_launch.CONFIGURATIONS, smallest)
@@ -83,11 +83,11 @@ def calls_of_jax(monkeypatch):
 
     if not INTERPRETS or keras.config.backend() != "jax":
         return
-    from keras_sa.ops import jax_devices
-    from keras_sa.ops.windowed import jax_triton_calls
+    from keras_sa.backend import jax as jax_devices
+    from keras_sa.triton import jax as jax_triton_calls
 
-    monkeypatch.setattr(jax_devices, "why_no_triton", lambda: None)
-    monkeypatch.setattr(jax_devices, "capability", lambda: 80)
+    monkeypatch.setattr(jax_devices, "why_no_triton_on", lambda device: None)
+    monkeypatch.setattr(jax_devices, "capability", lambda tensor: 80)
     monkeypatch.setattr(
         jax_triton_calls.jax_triton, "triton_call", call_interpreter
     )

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 PROBLEMS = {
     "window": {},
-    "all_pairs_grouped": {"causal": False, "num_key_value_heads": 2},
+    "all_pairs_grouped": {"is_causal": False, "num_key_value_heads": 2},
     "blocks": {"left": 0, "right": 0, "block_size": 70},
     "sliding": {"left": 40, "right": 0, "order_shape": None},
 }
@@ -44,7 +44,7 @@ def products(monkeypatch):
 def test_products(name, products):
     import torch
 
-    from keras_sa.ops.windowed import torch_triton_ops
+    from keras_sa.triton import torch as torch_triton_ops
 
     length, heads, dim = 150, 4, 24
     settings = {"num_heads": heads, "num_key_value_heads": heads}
@@ -61,7 +61,7 @@ def test_products(name, products):
         order = torch.arange(length, dtype=torch.int32)[None, None]
     output, _ = torch_triton_ops.windowed_attention(
         *(query, key, value, order, None, problem.left, problem.right),
-        *(problem.block_size, problem.causal, -1, -1, problem.scale, 0.0),
+        *(problem.block_size, problem.is_causal, -1, -1, problem.scale, 0.0),
     )
     work = gpu_work.count_work(problem)
     assert sum(products) == work["forward"].flops

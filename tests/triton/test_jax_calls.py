@@ -27,7 +27,7 @@ def attend(query, key, value, order, implementation="triton", **arguments):
         value,
         order,
         window_size=8,
-        causal=True,
+        is_causal=True,
         implementation=implementation,
         **arguments,
     )
@@ -123,7 +123,7 @@ def test_layers_train_with_it():
     ones."""
     import jax
 
-    from keras_sa.ops.windowed import jax_triton
+    from keras_sa.ops.windowed import triton as windowed_triton
 
     layer = keras_sa.SmallWorldAttention(
         num_heads=4, key_dim=16, window_size=8, num_key_value_heads=2, seed=3
@@ -144,7 +144,7 @@ def test_layers_train_with_it():
     variables = [v.value for v in layer.trainable_variables]
     actual = jax.value_and_grad(loss)(variables)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax_triton, "why_not", lambda arguments: "not now.")
+        patch.setattr(windowed_triton, "why_not", lambda arguments: "not now.")
         expected = jax.value_and_grad(loss)(variables)
     assert_trees_close(actual, expected)
 

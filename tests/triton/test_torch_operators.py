@@ -41,7 +41,7 @@ def make_order(examples=2, heads=2, length=40):
 def test_operator_keeps_its_contract(kind):
     import torch
 
-    from keras_sa.ops.windowed import torch_triton_ops
+    from keras_sa.triton import torch as torch_triton_ops
 
     settings = {
         "sliding": (7, 0, 0, True, -1, -1, 0.3, 0.0),
@@ -59,7 +59,7 @@ def test_operator_keeps_its_contract(kind):
 def test_the_operator_of_a_step_keeps_its_contract():
     import torch
 
-    from keras_sa.ops.windowed import torch_triton_ops
+    from keras_sa.triton import torch as torch_triton_ops
 
     query, key, value = make_tensors()
     rows = torch.arange(18, dtype=torch.int32).reshape(2, 9) - 2
@@ -78,7 +78,7 @@ def test_no_graph_break(backend):
             value,
             order,
             window_size=8,
-            causal=True,
+            is_causal=True,
             implementation="triton",
         )
         return output.square().sum()
@@ -198,7 +198,7 @@ def test_nothing_to_do(batch, length):
     "arguments, words",
     [
         ({"attention_mask": np.ones((1, 40, 40), bool)}, "attention_mask"),
-        ({"dropout": 0.1, "seed": 1}, "dropout"),
+        ({"dropout": 0.1, "dropout_seed": 1}, "dropout"),
     ],
 )
 def test_refusals(arguments, words):
@@ -265,7 +265,7 @@ def run_step(shape, scoring, dtype, batch=2):
     rows[0, : shape["neighbors"] // 3] = -1
     scores = {"scale": dim**-0.5}
     if scoring == "cap_and_sinks":
-        scores |= {"logit_soft_cap": 2.0, "sinks": draw(shape["heads"])}
+        scores |= {"attn_logits_soft_cap": 2.0, "sinks": draw(shape["heads"])}
 
     def run(implementation, convert):
         scoring = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_sa import testing
-from keras_sa.ops.windowed import triton_launch
+from keras_sa.triton import launch as triton_launch
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() not in ("jax", "torch"),
@@ -46,7 +46,7 @@ EXTRA = [
         head_dim=32,
         value_dim=32,
         window=20,
-        causal=True,
+        is_causal=True,
         permutation="shared",
     ),
     testing.Case(
@@ -58,12 +58,12 @@ EXTRA = [
         head_dim=16,
         value_dim=16,
         window=40,
-        causal=True,
+        is_causal=True,
         permutation="per_head",
         neighborhood="block",
         padding="left",
         exclude_local=3,
-        logit_soft_cap=0.9,
+        attn_logits_soft_cap=0.9,
         sinks=True,
     ),
 ]

@@ -8,7 +8,7 @@ import dataclasses
 # The arguments that may be tensors: with a gradient, and without. All others
 # are constants of a compiled program.
 _FLOATS = ("query", "key", "value", "scale", "sinks")
-_OTHERS = ("permutation", "padding_mask", "attention_mask")
+_OTHERS = ("permutation", "padding_mask", "attention_mask", "hidden_first")
 
 
 def why_not(arguments, name):
@@ -17,9 +17,11 @@ def why_not(arguments, name):
             f"`{name}` has no dropout: its backward pass computes the weights "
             "again and would draw others."
         )
-    if not isinstance(arguments.logit_soft_cap, (int, float, type(None))):
+    soft_cap = arguments.attn_logits_soft_cap
+    if not isinstance(soft_cap, (int, float, type(None))):
         return (
-            f"`{name}` has no logit_soft_cap that is a tensor: pass a number."
+            f"`{name}` has no attn_logits_soft_cap that is a tensor: pass a "
+            "number."
         )
     return None
 
@@ -33,7 +35,7 @@ def split(arguments):
     """
     floats, others = _tensors(arguments, _FLOATS), _tensors(arguments, _OTHERS)
     static = dataclasses.replace(
-        arguments, seed=None, **dict.fromkeys((*floats, *others))
+        arguments, dropout_seed=None, **dict.fromkeys((*floats, *others))
     )
     return floats, others, static
 

@@ -1,0 +1,1 @@
+"""Attention to the blocks that each query chooses."""
