@@ -131,13 +131,10 @@ def test_a_step_attends_to_its_pattern_only(pattern):
         outputs = ops.convert_to_numpy(backend.compile(step)(*tensors))
     difference = np.abs(outputs[1:] - outputs[0]).max(axis=(1, 2))
     changed = np.flatnonzero(difference > 1e-4)
-    neighbors = {**PATTERNS, **GATED}[pattern].neighbors(
-        LENGTH,
-        is_causal=True,
-        seed=layer_seeds(SEED, 2)[0],
-        num_key_value_heads=2,
-        positions=ops.convert_to_tensor([last], "int32"),
+    bound = {**PATTERNS, **GATED}[pattern].bind(
+        is_causal=True, seed=layer_seeds(SEED, 2)[0], num_key_value_heads=2
     )
+    neighbors = bound.neighbors(LENGTH, ops.convert_to_tensor([last], "int32"))
     expected = set(np.ravel(ops.convert_to_numpy(neighbors))) - {-1, last}
     assert set(changed) == expected
     assert 0 < len(expected) < last

@@ -195,7 +195,9 @@ def test_half_precision(dtype):
         models.skip_where_compiled("other dtypes")
     model = models.build("llama", dtype=dtype)
     swap = hub.swap_attention(model, **GATED)
-    # Too small a step for a bias of 2 in bfloat16.
+    # Too small a step for a bias of 2 in bfloat16. (With bfloat16 variables
+    # among the trainable ones, Keras' Adam moves nothing on torch.)
+    hub.train_only_gates(model)
     compile_model(model, "adam", learning_rate=1e-3)
     before = values(gate_weights(swap))
     assert np.isfinite(fit(model)).all()
