@@ -29,7 +29,8 @@ class BoundPattern:
         seed: int of at most 32 bits, of the permutations.
         num_key_value_heads: `K`, where heads differ.
         routes: int32 `[n, H, r]`, the blocks that tokens chose, where the
-            pattern leaves that to them.
+            pattern leaves that to them; of a gated sum a tuple, one for each
+            term or `None`.
 
     Example:
 
@@ -52,14 +53,11 @@ class BoundPattern:
         heads = self.num_key_value_heads
         if heads is not None:
             _validation.check_positive_int("num_key_value_heads", heads)
-        if self.routes is None:
-            return
-        routes = ops.convert_to_tensor(self.routes, "int32")
-        if len(routes.shape) != 3:
-            raise ValueError(
-                "`routes` is expected to be `[n, heads, blocks per token]`. "
-                f"Received: shape {tuple(routes.shape)}"
-            )
+        routes = self.routes
+        if isinstance(routes, tuple):
+            routes = tuple(map(_checked_routes, routes))
+        else:
+            routes = _checked_routes(routes)
         object.__setattr__(self, "routes", routes)
 
     def __eq__(self, other):
@@ -166,9 +164,25 @@ class BoundPattern:
         return self.pattern.keys_per_token(length, is_causal=self.is_causal)
 
     def _routes(self, length):
-        if self.routes is None or self.routes.shape[0] == length:
-            return self.routes
+        of_members = isinstance(self.routes, tuple)
+        known = self.routes if of_members else (self.routes,)
+        for routes in known:
+            if routes is not None and routes.shape[0] != length:
+                raise ValueError(
+                    "`length` is expected to be that of the sequence whose "
+                    f"tokens chose: {routes.shape[0]}. "
+                    f"Received: length={length}"
+                )
+        return self.routes
+
+
+def _checked_routes(routes):
+    if routes is None:
+        return None
+    routes = ops.convert_to_tensor(routes, "int32")
+    if len(routes.shape) != 3:
         raise ValueError(
-            "`length` is expected to be that of the sequence whose tokens "
-            f"chose: {self.routes.shape[0]}. Received: length={length}"
+            "`routes` is expected to be `[n, heads, blocks per token]`. "
+            f"Received: shape {tuple(routes.shape)}"
         )
+    return routes

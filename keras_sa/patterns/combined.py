@@ -44,6 +44,15 @@ class Combination(Pattern):
         left = [x for x in left if x is not None]
         return type(self)(*left) if left else None
 
+    def find_routes(self, find):
+        if "routes" not in self.needs():
+            return None
+        return tuple(member.find_routes(find) for member in self.members)
+
+    def why_not_decode(self):
+        reasons = (member.why_not_decode() for member in self.members)
+        return next((x for x in reasons if x is not None), None)
+
     def seeds(self, seed):
         """A seed for each member; `Draws` as they are.
 
@@ -67,8 +76,12 @@ class Combination(Pattern):
     def mask(self, length, *, seed=0, routes=None, **use):
         return lists.any_of(
             [
-                x.mask(length, seed=s, **_routes_of(x, routes), **use)
-                for x, s in zip(self.members, self.seeds(seed))
+                x.mask(length, seed=s, **given, **use)
+                for x, s, given in zip(
+                    self.members,
+                    self.seeds(seed),
+                    self._routes_of_members(routes),
+                )
             ]
         )
 
@@ -81,8 +94,10 @@ class Combination(Pattern):
         )
         return lists.together(
             [
-                x.neighbors(length, seed=s, **_routes_of(x, routes), **use)
-                for x, s in zip(self.members, draws)
+                x.neighbors(length, seed=s, **given, **use)
+                for x, s, given in zip(
+                    self.members, draws, self._routes_of_members(routes)
+                )
             ]
         )
 
@@ -91,6 +106,14 @@ class Combination(Pattern):
         return lists.together(
             [x.token_neighbors(length, seed=s, **use) for x, s in pairs]
         )
+
+    def _routes_of_members(self, routes):
+        """The keywords of each member: routes come as a tuple, one for each,
+        or are those of the one member that takes any."""
+        if not isinstance(routes, tuple):
+            needs = ["routes" in member.needs() for member in self.members]
+            routes = [routes if needed else None for needed in needs]
+        return [lists.given(routes=x) for x in routes]
 
     def get_config(self):
         name = dataclasses.fields(self)[0].name
@@ -110,11 +133,6 @@ class Combination(Pattern):
             check_pattern(member, "parts" if cls is Union else "terms")
             flat += member.members if isinstance(member, cls) else [member]
         self._set(dataclasses.fields(self)[0].name, tuple(flat))
-
-
-def _routes_of(pattern, routes):
-    """The keyword for a pattern that takes routes."""
-    return {"routes": routes} if "routes" in pattern.needs() else {}
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)
