@@ -46,10 +46,10 @@ def test_every_snippet_belongs_to_a_section():
 
 def test_a_pattern():
     names = run("pattern")
-    assert names.pattern.keys_per_token(100, is_causal=True) == pytest.approx(
-        7.83
-    )
+    count = names.pattern.keys_per_token(100, is_causal=True)
     mask = ops.convert_to_numpy(names.pattern.mask(100, is_causal=True))
+    assert f"each key once: {count}" in PAGE.read_text()
+    assert count == mask.sum() / 100
     hidden = ops.convert_to_numpy(names.scores)[0, 0] == 0
     np.testing.assert_array_equal(~hidden, mask)
     assert hidden[:, 50].sum() > 50

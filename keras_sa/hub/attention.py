@@ -249,10 +249,6 @@ class SwappedAttention:
         elif cache is not None:
             prompt_mask = self.generation.prompt_mask(length)
             real = real if prompt_mask is None else prompt_mask
-        if cache is not None and self.decodes_in_pattern:
-            # The permutation is laid over the whole cache: what is not written
-            # yet takes slots, and causality hides it.
-            real = ops.ones_like(real)
         columns = [real] + [attends] * (_validity_columns(length) - 1)
         return ops.stack(columns, axis=-1)
 
@@ -312,7 +308,7 @@ class SwappedAttention:
             query, key, value = _with_alibi(
                 query, key, value, slopes, options["scale"]
             )
-        pattern, masks = self._masked(mask, ops.shape(query)[0])
+        pattern, masks = self._masked(mask, call, ops.shape(query)[0])
         if self.routes is not None:
             self.routes.append(_find_routes(pattern, query, key, masks))
         output = sa_ops.attention(
@@ -328,13 +324,16 @@ class SwappedAttention:
         )
         return ops.cast(output, dtype)
 
-    def _masked(self, mask, batch_size):
+    def _masked(self, mask, call, batch_size):
         """The pattern and keywords of the ops for a decoder's mask."""
+        masks = {"is_causal": self.is_causal}
         if mask is None:
-            return self.pattern, {"is_causal": self.is_causal}
+            return self.pattern, masks
         if mask.shape[-1] == _validity_columns(mask.shape[1]):
-            real = ops.cast(mask[:, :, 0], "bool")
-            masks = {"is_causal": self.is_causal, "padding_mask": real}
+            if call.cache is None or not self.decodes_in_pattern:
+                masks["padding_mask"] = ops.cast(mask[:, :, 0], "bool")
+            # Else the pattern is laid over the whole cache: what is not
+            # written yet takes places, and causality hides it.
             return self.pattern, masks
         # The caller's own, with causality in it or without: it says what is
         # ahead. What nobody may attend to takes no place among the others.

@@ -53,6 +53,11 @@ class BoundPattern:
         heads = self.num_key_value_heads
         if heads is not None:
             _validation.check_positive_int("num_key_value_heads", heads)
+        # What a pattern has no use for makes no difference.
+        if not self.pattern.is_random:
+            object.__setattr__(self, "seed", 0)
+        if "heads" not in self.pattern.needs():
+            object.__setattr__(self, "num_key_value_heads", None)
         routes = self.routes
         if isinstance(routes, tuple):
             routes = tuple(map(_checked_routes, routes))

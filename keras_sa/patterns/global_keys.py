@@ -26,7 +26,7 @@ class GlobalKeys(Pattern):
     >>> from keras_sa.patterns import SlidingWindow
     >>> pattern = SlidingWindow(4) | GlobalKeys(first=2)
     >>> pattern.keys_per_token(100, is_causal=True)
-    5.88
+    5.85
 
     Reference:
         StreamingLLM, https://arxiv.org/abs/2309.17453

@@ -207,7 +207,8 @@ class Pattern:
         return self
 
     def needs(self):
-        """What only layers and ops can give: `"gates"`, `"routes"`."""
+        """What only its use can give: `"gates"`, `"heads"` (their number, for
+        what differs between key/value heads), `"routes"`."""
         return frozenset()
 
     def find_routes(self, find):

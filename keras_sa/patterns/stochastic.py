@@ -105,6 +105,9 @@ class Stochastic(Pattern):
         inverse = permutations.invert_permutation(permutation)
         return DrawnPermutation(permutation, inverse, per_head)
 
+    def needs(self):
+        return frozenset(("heads",) if self.permutation_per == "head" else ())
+
     def mask(
         self,
         length,

@@ -86,14 +86,17 @@ def stepwise_logits(model, token_ids, steps):
     return ops.convert_to_numpy(y)
 
 
-@each_pattern
-@pytest.mark.parametrize("name", ["qwen3", "gpt_oss", "gpt_neo_x", "bloom"])
+@pytest.mark.parametrize(
+    "name, pattern",
+    [
+        *(("qwen3", pattern) for pattern in {**PATTERNS, **GATED}),
+        *((name, "three_gates") for name in ("gpt_oss", "gpt_neo_x", "bloom")),
+        ("bloom", "union_per_head"),
+    ],
+)
 def test_steps_equal_the_forward_pass(name, pattern):
     """Logits of a prompt and of steps, against the whole sequence at once;
     several tokens in a step, and one by one."""
-    if name != "qwen3" and pattern != "three_gates":
-        if name != "bloom" or pattern != "union_per_head":
-            pytest.skip("a pattern or a family that others stand for")
     model = models.build(name)
     token_ids = models.prompts([LENGTH, LENGTH], LENGTH)["token_ids"]
     everything = {
@@ -140,11 +143,17 @@ def test_a_step_attends_to_its_pattern_only(pattern):
     assert 0 < len(expected) < last
 
 
-@pytest.mark.parametrize("pattern", {**PATTERNS, **IN_FULL})
-@pytest.mark.parametrize("name", ["qwen3", "gemma2"])
+@pytest.mark.parametrize(
+    "name, pattern",
+    [
+        ("qwen3", "dilated"),
+        ("qwen3", "block_per_head"),
+        ("qwen3", "block_routed"),
+        ("qwen3", "question"),
+        ("gemma2", "union"),
+    ],
+)
 def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern):
-    if name == "gemma2" and pattern not in ("union", "question"):
-        pytest.skip("one pattern, in a second family")
     model = models.build(name)
     with swap(model, pattern):
         together = generate(model, [PROMPT_LENGTH] * 3)
@@ -293,22 +302,9 @@ def test_no_generation_is_seen_from_outside():
     ids=repr,
 )
 def test_what_new_tokens_attend_to_by_default(pattern, expected):
-    model = models.build("llama")
-    token_ids = models.prompts([LENGTH], LENGTH)["token_ids"]
-    received = {}
-    for decode in (None, "full", "pattern"):
-        if (
-            decode == "pattern"
-            and expected == "full"
-            and "gates" in (pattern.needs())
-        ):
-            continue  # refused
-        with hub.swap_attention(model, pattern, seed=SEED, decode=decode):
-            received[decode] = stepwise_logits(model, token_ids, [1, 1, 1])
-    for decode in ("full", "pattern"):
-        if decode in received:
-            same = np.array_equal(received[None], received[decode])
-            assert same == (decode == expected)
+    model = models.build("llama", num_layers=1)
+    with hub.swap_attention(model, pattern) as handle:
+        assert [x.plan.decode for x in handle._attentions] == [expected]
 
 
 def test_the_last_tokens_of_ragged_prompts_attend_to_everything():
