@@ -80,7 +80,8 @@ def test_a_family():
     wrong = names.MyFamily(
         "MyDecoder", attention="attention", mask_method="_make_mask"
     )
-    type(wrong).logit_soft_cap = lambda self, attention: 0.01
+    # Untrained scores are tiny: a scale that shows.
+    type(wrong).scale = lambda self, attention: 1e5
     names.hub.register_family(wrong)
     with pytest.raises(ValueError, match="does not understand"):
         names.hub.swap_attention(names.backbone, names.pattern, verify=True)
