@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_sa import _validation
 from keras_sa import backend
-from keras_sa.hub.backbones import current_swap
+from keras_sa.hub import current_swap
 
 BATCH_SIZE = 8
 _SHORTEST = 16  # padded length

@@ -13,7 +13,8 @@ import keras_hub
 from keras_sa import _version
 from keras_sa.hub import gates
 from keras_sa.hub import swap as swaps
-from keras_sa.hub.backbones import current_swap
+from keras_sa.hub._patching import current_swap
+from keras_sa.patterns import Full
 
 CONFIG_FILE = "keras_sa.json"
 GATES_FILE = "keras_sa_gates.weights.h5"
@@ -38,17 +39,18 @@ def save_to_preset(model, preset_dir, **kwargs):
     >>> import tempfile
     >>> import keras_hub
     >>> from keras_sa import hub
+    >>> from keras_sa.patterns import Stochastic
     >>> backbone = keras_hub.models.Qwen3Backbone(
     ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
     ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
     ...     intermediate_dim=64,
     ... )
-    >>> swap = hub.swap_attention(backbone, "stochastic", window_size=8, seed=1)
+    >>> swap = hub.swap_attention(backbone, Stochastic(8), seed=1)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     hub.save_to_preset(backbone, folder)
     ...     loaded = hub.from_preset(folder)
     >>> hub.current_swap(loaded)
-    AttentionSwap(mode='stochastic', window_size=8, ..., seed=1)
+    AttentionSwap(Stochastic(8), layers=[0, 1], seed=1)
     """
     swap = _swap_of(model)
     with swap.suspended():
@@ -68,6 +70,8 @@ def save_to_preset(model, preset_dir, **kwargs):
 def from_preset(preset_dir, cls=None, **kwargs):
     """Loads what `save_to_preset` saved: model, swap, seeds and gates.
 
+    Not the `implementation` of the swap, which belongs to a machine.
+
     Args:
         preset_dir: path of a folder.
         cls: class to load as, if the model was of one that is not in
@@ -78,7 +82,8 @@ def from_preset(preset_dir, cls=None, **kwargs):
         The swapped model; `current_swap(model)` is its swap.
 
     Raises:
-        ValueError: if the folder holds no swap, or `cls` is needed.
+        ValueError: if the folder holds no swap, `cls` is needed, or a pattern
+            of one's own is not registered.
     """
     path = pathlib.Path(preset_dir) / CONFIG_FILE
     if not path.is_file():
@@ -97,19 +102,40 @@ def from_preset(preset_dir, cls=None, **kwargs):
             f"{config['model']!r}, which is not in `keras_hub.models`. "
             "Received: cls=None"
         )
+    arguments = _swap_arguments(config["swap"])
     model = cls.from_preset(str(preset_dir), **kwargs)
-    swaps.swap_attention(model, **config["swap"])
+    swaps.swap_attention(model, **arguments)
     gates_path = path.parent / GATES_FILE
     if gates_path.is_file() and kwargs.get("load_weights", True):
         load_gates(model, gates_path)
     return model
 
 
+def _swap_arguments(config):
+    """Those of `swap_attention`, from `AttentionSwap.get_config`."""
+    patterns = {int(k): _pattern(x) for k, x in config["pattern"].items()}
+    return {**config, "pattern": patterns or Full()}
+
+
+def _pattern(config):
+    try:
+        return keras.saving.deserialize_keras_object(config)
+    except (TypeError, ImportError) as error:
+        name = config.get("class_name")
+        raise ValueError(
+            f"A pattern of class {name!r} is in the preset. A class of your "
+            "own is expected to be registered before: decorate it with "
+            "`@keras.saving.register_keras_serializable(...)` and import its "
+            f"module. Received: {config.get('registered_name') or name!r}, "
+            "which Keras does not know"
+        ) from error
+
+
 def save_gates(model, filepath):
     """Saves the gates of a swapped model, without the model.
 
     Args:
-        model: a model under `swap_attention(..., "small_world")`.
+        model: a model with a gated sum of patterns swapped in.
         filepath: path that ends in `.weights.h5`.
 
     Raises:

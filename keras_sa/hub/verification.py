@@ -1,76 +1,60 @@
 """Does the swap understand this version of this family?"""
 
-import dataclasses
+import contextlib
 
 import keras
 import keras_hub
 import numpy as np
 from keras import ops
 
-from keras_sa.hub.generation import Generation
-from keras_sa.hub.permutation_seed import PermutationSeed
-from keras_sa.hub.swapped_attention import SwappedAttention
+from keras_sa.hub.attention import Plan
+from keras_sa.hub.attention import SwappedAttention
+from keras_sa.hub.decode import Generation
+from keras_sa.hub.seeds import LayerSeeds
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 _LENGTH = 16
 _PADDING = 3
+# The window has some keys, the other part the rest: merging is verified too.
+_COVERING = SlidingWindow(_LENGTH // 2) | Stochastic(2 * _LENGTH)
 
 
-def verify(backbone, turns):
-    """Raises unless a swap whose windows cover everything changes nothing.
+def verify(backbone, plans):
+    """Raises unless a swap that covers everything changes nothing.
 
     Args:
         backbone: a backbone that is not swapped.
-        turns: `[(pattern, (index, decoder layer, family))]`: what is to be
-            swapped in, and where.
+        plans: the `Plan`s of the layers that are to be swapped.
 
     Raises:
         ValueError: if the outputs differ by more than rounding.
     """
-    if not turns:
+    if not plans:
         return
     inputs, real = _inputs(backbone)
     expected = _outputs(backbone, inputs)[real]
-    swapped = [
-        SwappedAttention(
-            decoder,
-            family,
-            covering_pattern(pattern, _LENGTH),
-            PermutationSeed(index),
-            Generation(),
-        )
-        for pattern, (index, decoder, family) in turns
-    ]
-    for attention in swapped:
-        attention.install()
-    try:
+    with contextlib.ExitStack() as stack:
+        for plan in plans:
+            _covering(plan).install(stack)
         received = _outputs(backbone, inputs)[real]
-    finally:
-        for attention in swapped:
-            attention.remove()
     error = np.linalg.norm(received - expected) / np.linalg.norm(expected)
     tolerance = 1e-4 if backbone.compute_dtype == "float32" else 5e-2
     if not error <= tolerance:
         raise ValueError(
             "`verify` expects the swapped model to compute what the model "
-            "itself does when the windows cover everything; it does not, so "
+            "itself does when the pattern covers everything; it does not, so "
             "keras_sa does not understand this family as KerasHub "
             f"{keras_hub.__version__} has it. Received: a relative error of "
-            f"{error:.2g} over layers of {type(turns[0][1][1]).__name__}, more "
-            f"than {tolerance:g}"
+            f"{error:.2g} over layers of {type(plans[0].decoder).__name__}, "
+            f"more than {tolerance:g}"
         )
 
 
-def covering_pattern(pattern, length):
-    """The pattern with windows that cover a whole sequence, without gates."""
-    if pattern.mode == "block_routed":
-        return dataclasses.replace(pattern, block_size=length, top_k=1)
-    changes = {"window_size": 2 * length, "merge": None}
-    if pattern.mode == "small_world":
-        # Neither path alone has it all: the merging is verified as well.
-        changes |= {"local_window_size": length // 2, "merge": "softmax"}
-    if pattern.is_random:
-        changes["resample"] = "never"
-    return dataclasses.replace(pattern, **changes)
+def _covering(plan):
+    plan = Plan(plan.index, plan.decoder, plan.family, _COVERING)
+    seeds = LayerSeeds(plan.index, plan.index, resamples=False)
+    return SwappedAttention(plan, seeds, Generation())
 
 
 def _inputs(backbone):

@@ -111,5 +111,22 @@ class BlockRouted(Pattern):
             total += own * (own + 1) / 2 + own * past_blocks * self.block_size
         return total / max(length, 1)
 
+    def symmetric(self):
+        raise ValueError(
+            "BlockRouted expects no mask beside padding: its blocks are chosen "
+            "before any mask, and a later block might be. Take another "
+            "pattern, such as SlidingWindow(window_size). "
+            f"Received: {self!r} and a mask that makes it causal"
+        )
+
+    def find_routes(self, find):
+        return find(self.block_size, self.top_k)
+
+    def why_not_decode(self):
+        return (
+            "BlockRouted chooses blocks for whole sequences. Take "
+            "decode='full', where new tokens attend to the whole cache"
+        )
+
     def needs(self):
         return frozenset(("routes",))

@@ -29,7 +29,7 @@ class BoundPattern:
         seed: int of at most 32 bits, of the permutations.
         num_key_value_heads: `K`, where heads differ.
         routes: int32 `[n, H, r]`, the blocks that tokens chose, where the
-            pattern leaves that to them.
+            pattern leaves that to them; what its `find_routes` returned.
 
     Example:
 
@@ -52,7 +52,7 @@ class BoundPattern:
         heads = self.num_key_value_heads
         if heads is not None:
             _validation.check_positive_int("num_key_value_heads", heads)
-        if self.routes is None:
+        if self.routes is None or isinstance(self.routes, tuple):
             return
         routes = ops.convert_to_tensor(self.routes, "int32")
         if len(routes.shape) != 3:
@@ -166,9 +166,13 @@ class BoundPattern:
         return self.pattern.keys_per_token(length, is_causal=self.is_causal)
 
     def _routes(self, length):
-        if self.routes is None or self.routes.shape[0] == length:
-            return self.routes
-        raise ValueError(
-            "`length` is expected to be that of the sequence whose tokens "
-            f"chose: {self.routes.shape[0]}. Received: length={length}"
-        )
+        of_members = isinstance(self.routes, tuple)
+        known = self.routes if of_members else (self.routes,)
+        for routes in known:
+            if routes is not None and routes.shape[0] != length:
+                raise ValueError(
+                    "`length` is expected to be that of the sequence whose "
+                    f"tokens chose: {routes.shape[0]}. "
+                    f"Received: length={length}"
+                )
+        return self.routes

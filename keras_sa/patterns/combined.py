@@ -44,6 +44,15 @@ class Combination(Pattern):
         left = [x for x in left if x is not None]
         return type(self)(*left) if left else None
 
+    def find_routes(self, find):
+        if "routes" not in self.needs():
+            return None
+        return tuple(member.find_routes(find) for member in self.members)
+
+    def why_not_decode(self):
+        reasons = (member.why_not_decode() for member in self.members)
+        return next((x for x in reasons if x is not None), None)
+
     def seeds(self, seed):
         """A seed for each member; `Draws` as they are.
 
@@ -65,24 +74,27 @@ class Combination(Pattern):
         return Draws(x.draw(length, seed=s, **use) for x, s in pairs)
 
     def mask(self, length, *, seed=0, routes=None, **use):
+        routes = routes or [None] * len(self.members)
         return lists.any_of(
             [
-                x.mask(length, seed=s, **_routes_of(x, routes), **use)
-                for x, s in zip(self.members, self.seeds(seed))
+                x.mask(length, seed=s, **lists.given(routes=r), **use)
+                for x, s, r in zip(self.members, self.seeds(seed), routes)
             ]
         )
 
     def neighbors(
         self, length, *, seed=0, num_key_value_heads=None, routes=None, **use
     ):
-        """int32 `[T, m]` or `[K, T, m]`: each key once."""
+        """int32 `[T, m]` or `[K, T, m]`: each key once. `routes` are those of
+        each member, or `None`."""
         draws = self.draw(
             length, seed=seed, num_key_value_heads=num_key_value_heads
         )
+        routes = routes or [None] * len(self.members)
         return lists.together(
             [
-                x.neighbors(length, seed=s, **_routes_of(x, routes), **use)
-                for x, s in zip(self.members, draws)
+                x.neighbors(length, seed=s, **lists.given(routes=r), **use)
+                for x, s, r in zip(self.members, draws, routes)
             ]
         )
 
@@ -110,11 +122,6 @@ class Combination(Pattern):
             check_pattern(member, "parts" if cls is Union else "terms")
             flat += member.members if isinstance(member, cls) else [member]
         self._set(dataclasses.fields(self)[0].name, tuple(flat))
-
-
-def _routes_of(pattern, routes):
-    """The keyword for a pattern that takes routes."""
-    return {"routes": routes} if "routes" in pattern.needs() else {}
 
 
 @dataclasses.dataclass(frozen=True, repr=False, init=False)

@@ -85,6 +85,15 @@ class GlobalQueries(Pattern):
             visible = ops.logical_and(visible, key <= positions[:, None])
         return ops.where(visible, key, -1)
 
+    def why_not_decode(self):
+        if self.last is None:
+            return None
+        return (
+            "the last tokens of GlobalQueries(last=...) are not known before "
+            "the text ends. Take decode='full', where new tokens attend to "
+            "everything anyway, or leave the GlobalQueries out"
+        )
+
     def dense_rows(self, length):
         count, first = self.rows(length)
         return slice(first, first + count)

@@ -78,6 +78,11 @@ def _check(pattern, neighbors, positions, length):
         )
 
 
+def given(**keywords):
+    """The keywords that are not `None`."""
+    return {k: v for k, v in keywords.items() if v is not None}
+
+
 def distinct(neighbors):
     """The same keys `[..., m]`, each once."""
     if neighbors.shape[-1] == 1:

@@ -199,12 +199,29 @@ class Pattern:
 
     def symmetric(self):
         """The bidirectional pattern which a causal mask cuts down to what
-        this one is in a causal model."""
+        this one is in a causal model.
+
+        Raises:
+            ValueError: if there is none.
+        """
         return self
 
     def needs(self):
         """What only layers and ops can give: `"gates"`, `"routes"`."""
         return frozenset()
+
+    def find_routes(self, find):
+        """The `routes` that `mask` and `neighbors` take, or `None`.
+
+        Args:
+            find: function of `block_size` and `top_k` that returns them.
+        """
+        return None
+
+    def why_not_decode(self):
+        """Why a new token can't find its keys in a cache by `neighbors`, and
+        what to do instead, as a sentence; `None` if it can."""
+        return None
 
     @property
     def num_random(self):

@@ -3,6 +3,8 @@
 import collections.abc
 import itertools
 
+import numpy as np
+
 from keras_sa.patterns.full import Full
 from keras_sa.patterns.pattern import check_pattern
 
@@ -42,8 +44,13 @@ def patterns_by_layer(pattern, layers):
     return {layer: x for layer, x in chosen.items() if x != _FULL}
 
 
+def is_index(x):
+    """Whether it is an int, of Python or NumPy; a bool is none."""
+    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+
+
 def _by_index(patterns, layers):
-    wrong = [x for x in patterns if isinstance(x, bool) or x not in layers]
+    wrong = [x for x in patterns if not is_index(x) or x not in layers]
     if wrong or not patterns:
         raise ValueError(
             "`pattern` is expected to be a dict of indices of layers that "

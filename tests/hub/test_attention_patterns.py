@@ -7,8 +7,8 @@ from keras import ops
 
 from keras_sa import analysis
 from keras_sa import hub
-from keras_sa.hub import registry
-from keras_sa.hub.swap import layer_seeds
+from keras_sa.hub.families import registry
+from keras_sa.hub.seeds import layer_seeds
 from keras_sa.ops import patterns
 from tests.hub import models
 
@@ -86,7 +86,7 @@ def test_patterns_are_those_of_the_swap():
         stack = hub.attention_patterns(model)
         swap.reseed(SEED + 1)
         reseeded = hub.attention_patterns(model)
-    seeds = layer_seeds(SEED, model.backbone)
+    seeds = layer_seeds(SEED, len(model.backbone.transformer_layers))
     assert stack[:3] == [
         patterns.SlidingWindow(3, causal=True),
         patterns.SlidingWindow(4, causal=True),

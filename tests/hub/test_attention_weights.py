@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_sa import hub
 from keras_sa import ops as sa_ops
-from keras_sa.hub import registry
-from keras_sa.hub.overriding import override_methods
-from keras_sa.hub.overriding import restore_methods
+from keras_sa.hub._patching import override_methods
+from keras_sa.hub._patching import restore_methods
+from keras_sa.hub.families import registry
 from tests.hub import models
 
 LENGTHS = (11, 7)

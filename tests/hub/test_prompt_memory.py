@@ -5,8 +5,8 @@ import pytest
 from keras import ops
 
 from keras_sa import hub
-from keras_sa.hub import decoding
-from keras_sa.hub.generation import draw_order
+from keras_sa.hub import decode as decoding
+from keras_sa.hub.decode import draw_order
 from keras_sa.ops.neighbors.api import neighbor_attention
 from tests.hub import models
 from tests.jax_programs import intermediates

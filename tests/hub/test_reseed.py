@@ -7,12 +7,14 @@ from keras import ops
 
 from keras_sa import backend
 from keras_sa import hub
-from keras_sa.hub.permutation_seed import PermutationSeed
+from keras_sa.hub.seeds import PermutationSeed
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from keras_sa.patterns import permutation as permutations
 from tests.hub import models
 
 LENGTH = 12
-STOCHASTIC = {"mode": "stochastic", "window_size": 4}
+STOCHASTIC = {"pattern": Stochastic(4)}
 FIRST, SECOND = 3, 2**32 - 1  # a seed with the sign bit, too
 
 
@@ -35,11 +37,14 @@ def test_a_seed_is_read_as_it_was_given(seed):
 @pytest.mark.parametrize(
     "options",
     [
-        {**STOCHASTIC, "permute": "head"},
-        {"mode": ["sliding_window", STOCHASTIC], "window_size": 3},
-        {"mode": "small_world", "window_size": 4, "resample": "never"},
+        {"pattern": Stochastic(4, permutation_per="head")},
+        {"pattern": [SlidingWindow(3), Stochastic(4) | Stochastic(2)]},
+        {
+            "pattern": Stochastic(4) + SlidingWindow(4),
+            "resample": "never",
+        },
     ],
-    ids=["per_head", "turns", "small_world"],
+    ids=["per_head", "interleaved", "gates"],
 )
 def test_draws_what_a_new_swap_does(options):
     """In functions that were compiled before; also in training."""
@@ -81,7 +86,7 @@ def test_predict_and_generate_see_it():
         logits = model.predict(inputs(), verbose=0)[inputs()["padding_mask"]]
         return np.asarray(generated), logits
 
-    options = {**STOCHASTIC, "decode": "window"}
+    options = {**STOCHASTIC, "decode": "pattern"}
     with hub.swap_attention(model, **options, seed=SECOND):
         expected = outputs()
     swap = hub.swap_attention(model, **options, seed=FIRST)

@@ -10,16 +10,25 @@ from keras import ops
 
 from keras_sa import backend
 from keras_sa import hub
-from keras_sa.hub import registry
-from keras_sa.hub.swap import layer_seeds
-from keras_sa.ops import patterns
-from keras_sa.patterns import permutation as permutations
+from keras_sa.hub.families import registry
+from keras_sa.hub.seeds import layer_seeds
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import Full
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 LENGTH = 12
 SEED = 3
-COVERING = {"mode": "stochastic", "window_size": 2 * LENGTH}
-SMALL = {"mode": "stochastic", "window_size": 4, "seed": SEED}
+COVERING = {"pattern": Stochastic(2 * LENGTH)}
+SMALL = {"pattern": Stochastic(4), "seed": SEED}
+ALL_KINDS = (
+    SlidingWindow(2 * LENGTH),
+    Stochastic(2 * LENGTH),
+    Stochastic(2 * LENGTH) + SlidingWindow(2 * LENGTH),
+)
 
 
 def inputs(lengths=(LENGTH, LENGTH - 4)):
@@ -48,57 +57,48 @@ def call(layer, x, **kwargs):
 # --- what is computed
 
 
-def pattern_masks(model, options, padding_mask):
-    """Boolean `[B, n, n]` for each layer: the written meaning of a swap."""
-    length = padding_mask.shape[1]
-    local = patterns.sliding_window_mask(
-        length, options.get("local_window_size", options["window_size"]), True
-    )
-    for seed in layer_seeds(SEED, model.backbone):
-        order = permutations.sample_permutation(length, seed, padding_mask)
-        stochastic = patterns.stochastic_mask(
-            order,
-            options["window_size"],
-            options.get("neighborhood", "window"),
-            causal=True,
-        )
-        mask = {
-            "sliding_window": ops.broadcast_to(local, (2, length, length)),
-            "stochastic": stochastic,
-            "small_world": ops.logical_or(local, stochastic),
-        }[options["mode"]]
-        yield ops.convert_to_numpy(mask)
-
-
 @pytest.mark.parametrize(
-    "options",
+    "name, pattern",
     [
-        {"mode": "sliding_window", "window_size": 3},
-        {"mode": "stochastic", "window_size": 5},
-        {"mode": "stochastic", "window_size": 4, "neighborhood": "block"},
-        {
-            "mode": "small_world",
-            "window_size": 4,
-            "local_window_size": 2,
-            "merge": "softmax",
-        },
+        ("qwen3", SlidingWindow(3)),
+        ("qwen3", SlidingWindow(3, dilation=2) | GlobalKeys(first=2)),
+        ("qwen3", Stochastic(5)),
+        ("gpt_oss", Stochastic(4, neighborhood="block")),
+        ("gpt_oss", Stochastic(4) | SlidingWindow(2)),
+        (
+            "gpt_oss",
+            SlidingWindow(2)
+            | Stochastic(3)
+            | GlobalKeys(first=1)
+            | GlobalQueries(last=2),
+        ),
     ],
+    ids=str,
 )
-@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
-def test_each_layer_sees_its_pattern(name, options):
+def test_each_layer_attends_to_its_pattern(name, pattern):
     """As KerasHub computes it when the pattern is handed over as a mask."""
     model = models.build(name)
     layers = model.backbone.transformer_layers
     x = hidden_states()
     padding_mask = inputs()["padding_mask"]
     real = {"decoder_padding_mask": ops.convert_to_tensor(padding_mask)}
-    masks = list(pattern_masks(model, options, padding_mask))
+    masks = [
+        pattern.mask(
+            LENGTH,
+            is_causal=True,
+            seed=seed,
+            padding_mask=ops.convert_to_tensor(padding_mask),
+        )
+        for seed in layer_seeds(SEED, len(layers))
+    ]
+    if len(masks[0].shape) == 2:
+        masks = [ops.repeat(mask[None], 2, axis=0) for mask in masks]
     expected = [
         call(layer, x, decoder_attention_mask=mask, **real)
         for layer, mask in zip(layers, masks)
     ]
     wide = [full_attention_layer(layer) for layer in layers]
-    with hub.swap_attention(model, **options, layers="all", seed=SEED):
+    with hub.swap_attention(model, pattern, layers="all", seed=SEED):
         received = [call(layer, x, **real) for layer in layers]
     for index in range(len(layers)):
         if wide[index]:
@@ -112,35 +112,13 @@ def full_attention_layer(layer):
     return getattr(layer, "sliding_window", None) is None
 
 
-def test_gated_paths_are_summed():
-    """With the gates' biases, the sum of both paths that they say."""
-    model = models.build("llama")
-    layer = model.backbone.transformer_layers[0]
-    attention = layer._self_attention_layer
-    x = hidden_states()
-    outputs = {}
-    for mode in ("sliding_window", "stochastic"):
-        with hub.swap_attention(model, mode, window_size=4, seed=SEED):
-            outputs[mode] = call(attention, x)
-    swap = hub.swap_attention(
-        model, "small_world", window_size=4, seed=SEED, gate_bias=(-1.0, 2.0)
-    )
-    received = call(attention, x)
-    gates = 1 / (1 + np.exp(-np.array(swap.gate_bias)))
-    expected = (
-        gates[0] * outputs["stochastic"] + gates[1] * outputs["sliding_window"]
-    )
-    # The output projection of Llama is linear and has no bias.
-    np.testing.assert_allclose(received, expected, atol=1e-5)
-
-
 def test_layers_have_independent_seeds():
     model = models.build("llama")
-    seeds = layer_seeds(SEED, model.backbone)
+    seeds = layer_seeds(SEED, len(model.backbone.transformer_layers))
     assert len(set(seeds)) == len(seeds)
     logits = []
     for seed in (1, 1, 2):
-        with hub.swap_attention(model, "stochastic", window_size=4, seed=seed):
+        with hub.swap_attention(model, Stochastic(4), seed=seed):
             logits.append(models.logits(model, inputs()))
     np.testing.assert_array_equal(logits[0], logits[1])
     assert real_difference(logits[0], logits[2]) > 1e-3
@@ -151,9 +129,9 @@ def test_the_seed_is_governed_by_keras():
     seeds = []
     for _ in range(2):
         keras.utils.set_random_seed(7)
-        with hub.swap_attention(model, "stochastic", window_size=4) as swap:
+        with hub.swap_attention(model, Stochastic(4)) as swap:
             seeds.append(swap.seed)
-    with hub.swap_attention(model, "stochastic", window_size=4) as swap:
+    with hub.swap_attention(model, Stochastic(4)) as swap:
         seeds.append(swap.seed)
     assert seeds[0] == seeds[1] != seeds[2]
 
@@ -208,12 +186,14 @@ def everything_about(model):
     )
 
 
-@pytest.mark.parametrize("mode", ["stochastic", "small_world"])
-def test_restore_leaves_nothing_behind(mode):
+@pytest.mark.parametrize(
+    "pattern", [Stochastic(4), Stochastic(4) + SlidingWindow(4)], ids=str
+)
+def test_restore_leaves_nothing_behind(pattern):
     model = models.build("llama")
     models.logits(model, inputs())
     before = everything_about(model)
-    swap = hub.swap_attention(model, mode, window_size=4)
+    swap = hub.swap_attention(model, pattern)
     assert hub.current_swap(model) is swap
     assert hub.current_swap(model.backbone) is swap
     assert everything_about(model) != before
@@ -233,43 +213,17 @@ def test_weights_keep_their_paths_and_classes_their_names():
         assert [
             type(layer).__name__ for layer in model._flatten_layers()
         ] == names
-    with hub.swap_attention(model, "small_world", window_size=4):
+    with hub.swap_attention(model, Stochastic(4) + SlidingWindow(4)):
         assert [v.path for v in model.weights][: len(paths)] == paths
 
 
-def test_swapping_again_replaces():
-    model = models.build("llama")
-    before = everything_about(model)
-    with hub.swap_attention(model, **SMALL):
-        expected = models.logits(model, inputs())
-    first = hub.swap_attention(model, "small_world", window_size=2)
-    hub.swap_attention(model.backbone, "sliding_window", window_size=2)
-    last = hub.swap_attention(model, **SMALL)
-    np.testing.assert_array_equal(models.logits(model, inputs()), expected)
-    first.restore()  # it is not in place any more: nothing happens
-    np.testing.assert_array_equal(models.logits(model, inputs()), expected)
-    last.restore()
-    assert everything_about(model) == before
-
-
-def test_an_error_leaves_the_swap_that_was_there():
-    model = models.build("llama")
-    swap = hub.swap_attention(model, **SMALL)
-    expected = models.logits(model, inputs())
-    with pytest.raises(ValueError):
-        hub.swap_attention(model, "stochastic", window_size=0)
-    with pytest.raises(ValueError):
-        hub.swap_attention(model, "stochastic", window_size=4, layers=[9])
-    assert hub.current_swap(model) is swap
-    np.testing.assert_array_equal(models.logits(model, inputs()), expected)
-
-
-def test_mode_full_is_the_model_itself():
+def test_full_is_the_model_itself():
     model = models.build("llama")
     expected = models.logits(model, inputs())
     hub.swap_attention(model, **SMALL)
-    with hub.swap_attention(model, "full") as swap:
+    with hub.swap_attention(model, Full()) as swap:
         assert hub.current_swap(model) is swap
+        assert (swap.patterns, swap.layers) == ({}, [])
         np.testing.assert_array_equal(models.logits(model, inputs()), expected)
 
 
@@ -314,16 +268,22 @@ def test_short_sequences(name, length):
     x = models.prompts([length, 1], length)
     real = x["padding_mask"]
     expected = models.logits(model, x)
-    for mode in ("sliding_window", "stochastic", "small_world"):
-        with hub.swap_attention(model, mode, window_size=2 * length):
+    for pattern in ALL_KINDS:
+        with hub.swap_attention(model, pattern):
             received = models.logits(model, x)
-        assert np.abs(received - expected)[real].max() < 1e-5, mode
+        assert np.abs(received - expected)[real].max() < 1e-5, pattern
 
 
 @pytest.mark.parametrize(
-    "mode", ["sliding_window", "stochastic", "small_world"]
+    "pattern",
+    [
+        SlidingWindow(4),
+        Stochastic(4),
+        Stochastic(4) | SlidingWindow(3) | GlobalKeys(first=1),
+    ],
+    ids=str,
 )
-def test_a_mask_of_the_callers(mode):
+def test_a_mask_of_the_callers(pattern):
     """Hides what it hides, beside what the pattern hides."""
     model = models.build("llama")
     layer = model.backbone.transformer_layers[0]
@@ -331,31 +291,30 @@ def test_a_mask_of_the_callers(mode):
     mask = np.random.default_rng(1).random((2, LENGTH, LENGTH)) < 0.5
     mask |= np.eye(LENGTH, dtype=bool)
     expected = call(layer, x, decoder_attention_mask=mask)
-    options = {"merge": "softmax"} if mode == "small_world" else {}
-    with hub.swap_attention(model, mode, window_size=2 * LENGTH, **options):
+    with hub.swap_attention(model, pattern | SlidingWindow(2 * LENGTH)):
         received = call(layer, x, decoder_attention_mask=mask)
     np.testing.assert_allclose(received, expected, atol=1e-5)
-    with hub.swap_attention(model, mode, window_size=4, seed=SEED, **options):
-        small = call(layer, x, decoder_attention_mask=mask)
-        alone = call(layer, x)
-    assert np.abs(small - expected).max() > 1e-3
-    assert np.abs(small - alone).max() > 1e-3
+    seed = layer_seeds(SEED, 2)[0]
+    allowed = mask & ops.convert_to_numpy(
+        pattern.mask(LENGTH, is_causal=True, seed=seed)
+    )
+    expected = call(layer, x, decoder_attention_mask=allowed)
+    with hub.swap_attention(model, pattern, seed=SEED):
+        received = call(layer, x, decoder_attention_mask=mask)
+    np.testing.assert_allclose(received, expected, atol=1e-5)
 
 
 def test_block_routing_refuses_a_mask_of_the_callers():
     model = models.build("llama")
     layer = model.backbone.transformer_layers[0]
     mask = np.ones((2, LENGTH, LENGTH), bool)
-    with hub.swap_attention(model, "block_routed", block_size=4, top_k=2):
-        with pytest.raises(ValueError, match="Swap another mode in"):
+    with hub.swap_attention(model, BlockRouted(4, 2)):
+        with pytest.raises(ValueError, match="no mask.*Take another pattern"):
             layer(hidden_states(), decoder_attention_mask=mask)
 
 
-@pytest.mark.parametrize(
-    "mode", ["sliding_window", "stochastic", "small_world"]
-)
-def test_images_look_ahead(mode):
-    """Gemma 3 lets the tokens of an image see one another both ways."""
+def test_images_are_bidirectional():
+    """Gemma 3 lets the tokens of an image attend to one another."""
     model = models.build("gemma3")
     layer = model.backbone.transformer_layers[5]  # a global one
     vision_mask = np.zeros((2, LENGTH), bool)
@@ -368,18 +327,19 @@ def test_images_look_ahead(mode):
     expected = call(layer, x, **arguments)
     causal = call(layer, x, padding_mask=arguments["padding_mask"])
     assert np.abs(expected - causal).max() > 1e-3
-    with hub.swap_attention(model, mode, window_size=2 * LENGTH):
-        received = call(layer, x, **arguments)
-    np.testing.assert_allclose(received, expected, atol=1e-5)
+    for pattern in ALL_KINDS:
+        with hub.swap_attention(model, pattern):
+            received = call(layer, x, **arguments)
+        np.testing.assert_allclose(received, expected, atol=1e-5)
 
 
-def test_embedding_models_look_both_ways():
+def test_embedding_models_are_bidirectional():
     model = models.build("gemma3", use_bidirectional_attention=True)
     expected = models.logits(model, inputs())
-    for mode in ("sliding_window", "stochastic", "small_world"):
-        with hub.swap_attention(model, mode, window_size=2 * LENGTH):
+    for pattern in ALL_KINDS:
+        with hub.swap_attention(model, pattern):
             received = models.logits(model, inputs())
-        assert real_difference(received, expected) < 1e-5, mode
+        assert real_difference(received, expected) < 1e-5, pattern
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -436,13 +396,13 @@ def test_half_precision(dtype):
         models.skip_where_compiled("other dtypes")
     model = models.build("qwen3", dtype=dtype)
     expected = models.logits(model, inputs())
-    for mode in ("stochastic", "small_world"):
-        with hub.swap_attention(model, mode, window_size=2 * LENGTH) as swap:
+    for pattern in ALL_KINDS[1:]:
+        with hub.swap_attention(model, pattern) as swap:
             received = models.logits(model, inputs())
             for gate in swap.gates:
-                assert gate.compute_dtype == dtype.replace("mixed_", "")
+                assert gate.compute_dtype == gate.variable_dtype == "float32"
         scale = np.abs(expected).max()
-        assert real_difference(received, expected) < 0.05 * scale, mode
+        assert real_difference(received, expected) < 0.05 * scale, pattern
 
 
 @pytest.mark.parametrize("name", ["qwen_moe", "qwen3_moe", "mixtral"])
@@ -473,7 +433,7 @@ def test_the_auxiliary_loss_of_experts_is_the_models_own(name):
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "gemma3", "gpt2", "phi3"])
 @pytest.mark.parametrize("side", ["left", "right", "none"])
-def test_the_rows_that_see_something_are_the_models_own(name, side):
+def test_the_rows_that_attend_to_any_are_the_models_own(name, side):
     """What is left of the mask says so, to whoever reads it."""
     model = models.build(name)
     layer = model.backbone.transformer_layers[-1]
@@ -599,74 +559,51 @@ def test_a_family_that_changed_is_noticed():
         hub.register_family(known)
 
 
-def test_verify_notices_what_is_computed_otherwise():
-    class Hotter(hub.Family):
-        def scale(self, attention):
-            return 2 * attention._inv_norm_factor
-
-    model = models.build("llama")
-    known = registry._FAMILIES["LlamaTransformerDecoder"]
-    with hub.swap_attention(model, **SMALL, verify=True):
-        pass
-    hub.register_family(Hotter("LlamaTransformerDecoder"))
-    expected = models.logits(model, inputs())
-    try:
-        with pytest.raises(ValueError, match="does not understand"):
-            hub.swap_attention(model, **SMALL, verify=True)
-    finally:
-        hub.register_family(known)
-    np.testing.assert_array_equal(models.logits(model, inputs()), expected)
-
-
 # --- bad input
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"mode": "dense"}, "mode"),
-        ({"mode": "full", "window_size": 4}, "'full' expects no `window_size`"),
-        ({"mode": "full", "decode": "window"}, "expects no `decode`"),
-        ({"mode": "stochastic"}, "expects `window_size`"),
-        ({"mode": "stochastic", "window_size": 0}, "window_size"),
-        ({"mode": "stochastic", "window_size": -3}, "window_size"),
-        ({"mode": "stochastic", "window_size": 2.5}, "window_size"),
+        ({"pattern": "stochastic"}, r"patterns\.Stochastic\(window_size\)"),
+        ({"pattern": Stochastic}, "an instance, not the class"),
+        ({"pattern": None}, "expected to be a pattern"),
+        ({**SMALL, "decode": "fast"}, "`decode`"),
+        ({**SMALL, "decode": "window"}, "`decode`"),
+        ({**SMALL, "resample": "always"}, "`resample`"),
+        ({**SMALL, "implementation": "fast"}, "`implementation`"),
         (
-            {"mode": "stochastic", "window_size": 4, "neighborhood": "ring"},
-            "neighborhood",
-        ),
-        ({"mode": "stochastic", "window_size": 4, "decode": "fast"}, "decode"),
-        (
-            {"mode": "stochastic", "window_size": 4, "resample": "always"},
-            "resample",
-        ),
-        (
-            {"mode": "sliding_window", "window_size": 4, "merge": "softmax"},
-            "`merge` is expected",
-        ),
-        (
-            {"mode": "block_routed", "block_size": 4},
-            "expects `top_k`",
-        ),
-        (
-            {"mode": "block_routed", "block_size": 4, "top_k": 0},
-            "top_k",
+            {"pattern": BlockRouted(4, 2), "decode": "pattern"},
+            "Take decode='full'",
         ),
         (
             {
-                "mode": "block_routed",
-                "block_size": 4,
-                "top_k": 2,
-                "decode": "window",
+                "pattern": SlidingWindow(4) | GlobalQueries(last=2),
+                "decode": "pattern",
             },
-            "leave `decode` out",
+            "decode='full'.*or leave the GlobalQueries out",
         ),
-        ({**SMALL, "layers": "some"}, "layers"),
-        ({**SMALL, "layers": []}, "layers"),
-        ({**SMALL, "layers": [0, 0]}, "layers"),
-        ({**SMALL, "layers": 1}, "layers"),
+        (
+            {
+                "pattern": (Stochastic(2) | GlobalQueries(last=2))
+                + SlidingWindow(4),
+                "decode": "pattern",
+            },
+            "decode='full'.*or leave the GlobalQueries out",
+        ),
+        ({**SMALL, "layers": "some"}, "`layers`"),
+        ({**SMALL, "layers": []}, "`layers`"),
+        ({**SMALL, "layers": [0, 0]}, "`layers`"),
+        ({**SMALL, "layers": 1}, "`layers`"),
+        ({**SMALL, "layers": [9]}, "`layers`"),
+        ({**SMALL, "layers": [True]}, "`layers`"),
+        ({**SMALL, "layers": [np.True_]}, "`layers`"),
+        ({**SMALL, "layers": [1.0]}, "`layers`"),
+        ({**SMALL, "layers": ["1"]}, "`layers`"),
+        ({**SMALL, "layers": None}, "`layers`"),
         ({**SMALL, "seed": 2**40}, "seed"),
-        ({**SMALL, "gate_bias": 1.0}, "gate_bias"),
+        ({**SMALL, "seed": True}, "seed"),
+        ({**SMALL, "gate_bias": 1.0}, "belongs to a gated sum"),
     ],
 )
 def test_bad_input(options, message):
@@ -687,3 +624,16 @@ def test_a_model_with_only_sliding_layers_needs_all():
 def test_registering_something_else():
     with pytest.raises(ValueError, match="Received: family='Llama'"):
         hub.register_family("Llama")
+
+
+def test_nine_parameters_are_enough():
+    assert len(inspect.signature(hub.swap_attention).parameters) <= 9
+
+
+def test_an_implementation_of_ones_choice():
+    model = models.build("llama")
+    expected = models.logits(model, inputs())
+    for name in ("portable", "dense"):
+        with hub.swap_attention(model, **COVERING, implementation=name):
+            received = models.logits(model, inputs())
+        assert real_difference(received, expected) < 1e-5

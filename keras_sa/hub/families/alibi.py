@@ -9,6 +9,7 @@ import dataclasses
 
 from keras import ops
 
+from keras_sa.hub import _patching
 from keras_sa.hub.families.family import Family
 from keras_sa.hub.families.family import first
 
@@ -24,7 +25,7 @@ class AlibiFamily(Family):
         drops_output: whether the same dropout follows the output projection.
     """
 
-    mask_method: str = "_compute_attention_mask"
+    mask_method: str = _patching.ATTENTION_MASK
     key_value_groups: str | None = None
     projections: tuple = ()
     dropout_layer: str = ""

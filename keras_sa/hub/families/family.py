@@ -9,7 +9,8 @@ key/value heads, `D` head dim.
 
 import dataclasses
 
-from keras_sa.ops import patterns
+from keras_sa import patterns
+from keras_sa.hub import _patching
 
 _SEQUENCE = ("decoder_sequence", "x")
 _PADDING_MASK = ("decoder_padding_mask", "padding_mask")
@@ -54,7 +55,7 @@ class Family:
 
     decoder: str
     attention: str = "_self_attention_layer"
-    mask_method: str = "_compute_self_attention_mask"
+    mask_method: str = _patching.SELF_ATTENTION_MASK
     key_value_groups: str | None = "num_key_value_groups"
 
     def find_attention(self, decoder):
@@ -92,21 +93,20 @@ class Family:
         return 0.0, None
 
     def native_window(self, decoder, attention):
-        """The keys that a token sees in a layer with a sliding window of its
-        own, itself included; `None` in a layer with full attention."""
+        """The keys that a token attends to in a layer with a sliding window
+        of its own, itself included; `None` in a layer with full attention."""
         return None
 
     def native_pattern(self, decoder, attention):
-        """Who sees whom in the layer's own attention, as a pattern of
-        `keras_sa.ops.patterns`."""
-        causal = not self.is_bidirectional(decoder)
+        """What the layer's own attention attends to, as a pattern of
+        `keras_sa.patterns`."""
         window = self.native_window(decoder, attention)
         if window is None:
-            return patterns.Full(causal=causal)
-        return patterns.SlidingWindow(window, causal=causal)
+            return patterns.Full()
+        return patterns.SlidingWindow(window)
 
     def is_bidirectional(self, decoder):
-        """Whether tokens look ahead as well."""
+        """Whether tokens attend to later ones as well."""
         return False
 
     def cache_length(self, cache):

@@ -3,13 +3,14 @@ of its own in every other layer of Gemma 2."""
 
 import dataclasses
 
+from keras_sa.hub import _patching
 from keras_sa.hub.families.family import Family
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmaFamily(Family):
     attention: str = "attention"
-    mask_method: str = "_compute_attention_mask"
+    mask_method: str = _patching.ATTENTION_MASK
     key_value_groups: str | None = None  # not repeated
 
     def scale(self, attention):

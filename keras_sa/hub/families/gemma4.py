@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from keras_sa import patterns
 from keras_sa.hub.families.gemma import GemmaFamily
-from keras_sa.ops import patterns
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The attention weights that a model computes with, swapped or not.
+"""What a model attends to, swapped or not: as patterns, and as weights.
 
 An attention is linear in its values. Where values are the identity, row j
 being 1 in channel j, its output is its weights. So they are read off the
@@ -18,10 +18,113 @@ import numpy as np
 from keras import ops
 
 from keras_sa.backend import no_gradients
-from keras_sa.hub import registry
-from keras_sa.hub.backbones import backbone_of
-from keras_sa.hub.overriding import override_methods
-from keras_sa.hub.overriding import restore_methods
+from keras_sa.hub import _patching
+from keras_sa.hub.families import registry
+from keras_sa.patterns import Full
+
+
+def attention_patterns(model, inputs=None):
+    """What each decoder layer of a KerasHub model attends to, swapped or not.
+
+    A pattern says what the layer does outside training: permutations are
+    those of the seed. What several heads or terms attend to counts together,
+    and a gate hides nobody. A layer that has no attention, such as the linear
+    ones of Qwen3.5, knows of every earlier token by other means: it counts as
+    full causal attention, so that receptive fields are right. A window is what
+    the model's configuration says, also where KerasHub ignores it, as it does
+    that of Qwen on JAX and PyTorch.
+
+    Args:
+        model: a KerasHub task or backbone with decoder layers of a known
+            family.
+        inputs: what the backbone is called on, one text without padding.
+            Only needed, and only looked at, if tokens choose what they attend
+            to, as with `BlockRouted`.
+
+    Returns:
+        A list of `keras_sa.patterns.BoundPattern`, one for each of
+        `backbone.transformer_layers`.
+
+    Raises:
+        ValueError: for a model of another kind, or `inputs` that are missing
+            or not one text.
+
+    Example:
+
+    >>> import keras_hub
+    >>> from keras_sa import hub
+    >>> from keras_sa.patterns import SlidingWindow
+    >>> backbone = keras_hub.models.Qwen3Backbone(
+    ...     vocabulary_size=32, num_layers=2, num_query_heads=4,
+    ...     num_key_value_heads=2, head_dim=8, hidden_dim=32,
+    ...     intermediate_dim=64,
+    ... )
+    >>> with hub.swap_attention(backbone, {1: SlidingWindow(8)}):
+    ...     patterns = hub.attention_patterns(backbone)
+    >>> [bound.pattern for bound in patterns]
+    [Full(), SlidingWindow(8)]
+    """
+    swap = _patching.current_swap(model)
+    if swap is not None:
+        return swap.attention_patterns(inputs)
+    return patterns_of_layers(_patching.backbone_of(model), [], inputs)
+
+
+def patterns_of_layers(backbone, attentions, inputs=None):
+    """`attention_patterns` of a backbone and its `SwappedAttention`s."""
+    choosing = [x for x in attentions if "routes" in x.pattern.needs()]
+    routes = _choose_routes(backbone, choosing, inputs) if choosing else {}
+    swapped = {id(x.decoder): x for x in attentions}
+    return [
+        swapped[id(decoder)].bound_pattern(routes.get(id(decoder)))
+        if id(decoder) in swapped
+        else _native_pattern(decoder)
+        for decoder in _patching.decoder_layers(backbone)
+    ]
+
+
+def _native_pattern(decoder):
+    family = registry.family_of(decoder)
+    attention = family.find_attention(decoder)
+    if attention is None:
+        return Full().bind(is_causal=True)
+    pattern = family.native_pattern(decoder, attention)
+    return pattern.bind(is_causal=not family.is_bidirectional(decoder))
+
+
+def _choose_routes(backbone, attentions, inputs):
+    """The routes that tokens choose, by the id of the decoder layer."""
+    _check_one_text(inputs)
+    inputs = keras.tree.map_structure(ops.convert_to_tensor, inputs)
+    with contextlib.ExitStack() as stack:
+        records = {
+            id(x.decoder): stack.enter_context(x.recording_routes())
+            for x in attentions
+        }
+        stack.enter_context(no_gradients())
+        backbone(inputs, training=False)
+    return {key: calls[0] for key, calls in records.items()}
+
+
+def _check_one_text(inputs):
+    what = "None"
+    if inputs is not None:
+        shape = np.shape(keras.tree.flatten(inputs)[0])
+        what = f"inputs of shape {tuple(shape)}"
+        mask = inputs.get("padding_mask") if isinstance(inputs, dict) else None
+        is_padded = mask is not None and not np.all(ops.convert_to_numpy(mask))
+        if len(shape) > 1 and shape[0] == 1 and not is_padded:
+            return
+        what += ", with padding" if is_padded else ""
+    raise ValueError(
+        "With BlockRouted, tokens choose what they attend to. `inputs` is "
+        "expected to be what the backbone is called on, one text without "
+        "padding: `keras_sa.hub.attention_patterns(model, inputs)`. "
+        f"Received: {what}"
+    )
+
+
+# Weights.
 
 
 def measure_attention(model, inputs, measure):
@@ -30,7 +133,7 @@ def measure_attention(model, inputs, measure):
     Weights of a layer are what its heads multiply values with, at the
     original positions of the tokens: after position encodings, scale, soft
     cap and masks. Rows sum to 1; to less with sinks; with gates they are the
-    gated sum of the paths' weights, and sum to that of the gates. Rows of
+    gated sum of the terms' weights, and sum to that of the gates. Rows of
     padding are 0. The model runs eagerly and as outside training, computes
     what it always does, and is left as it was.
 
@@ -83,9 +186,9 @@ def measure_attention(model, inputs, measure):
             registry.check_hooks(decoder, family)
             attention = family.find_attention(decoder)
             members = _reading_members(family, attention, take)
-            stack.enter_context(_overridden(attention, members))
+            _patching.overriding(stack, attention, members)
         stack.enter_context(no_gradients())
-        backbone_of(model)(inputs, training=False)
+        _patching.backbone_of(model)(inputs, training=False)
     return measured
 
 
@@ -120,7 +223,8 @@ def layers_with_attention(model):
 
 def _attending(model):
     """`[(index, decoder layer, family)]` of the layers with attention."""
-    layers = enumerate(backbone_of(model).transformer_layers)
+    layers = _patching.decoder_layers(_patching.backbone_of(model))
+    layers = enumerate(layers)
     known = [(i, decoder, registry.family_of(decoder)) for i, decoder in layers]
     return [x for x in known if x[2].find_attention(x[1]) is not None]
 
@@ -131,40 +235,25 @@ def _real_tokens(inputs):
     return None if mask is None else ops.convert_to_numpy(mask).astype("bool")
 
 
-@contextlib.contextmanager
-def _overridden(layer, members):
-    override_methods(layer, members)
-    try:
-        yield
-    finally:
-        restore_methods(layer)
-
-
 def _reading_members(family, attention, take):
     """Methods of an attention that hand its weights to `take`."""
     if hasattr(family, "call"):  # it has no `_compute_attention`
         return _reading_call(family, attention, take)
-    original = type(attention)._compute_attention
-    signature = inspect.signature(original)
+    method = _patching.ComputeAttention(attention)
 
-    @functools.wraps(original)
-    def compute_attention(attention, *args, **kwargs):
-        bound = signature.bind(attention, *args, **kwargs)
-        query_name, _, value_name = list(bound.arguments)[1:4]
-        query, _, value = list(bound.arguments.values())[1:4]
+    def compute(call):
+        query, key, value = call.tensors
 
         def attend(values):
             # A copy: Gemma scales its queries in place.
-            bound.arguments[query_name] = ops.copy(query)
-            bound.arguments[value_name] = values
-            output = original(*bound.args, **bound.kwargs)
+            output = call.run(ops.copy(query), key, values)
             # `keras.layers.MultiHeadAttention` returns scores as well.
             return output[0] if isinstance(output, tuple) else output
 
         take(_weights(attend, value))
-        return original(attention, *args, **kwargs)
+        return call.run(query, key, value)
 
-    return {"_compute_attention": compute_attention}
+    return method.overriding(compute)
 
 
 def _reading_call(family, attention, take):

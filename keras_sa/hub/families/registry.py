@@ -2,6 +2,7 @@
 
 import keras_hub
 
+from keras_sa.hub import _patching
 from keras_sa.hub.families import bloom
 from keras_sa.hub.families import falcon
 from keras_sa.hub.families import gemma
@@ -106,7 +107,7 @@ def check_hooks(decoder, family):
     attention = family.find_attention(decoder)
     hooks = [(decoder, family.mask_method)]
     if not hasattr(family, "call"):
-        hooks.append((attention, "_compute_attention"))
+        hooks.append((attention, _patching.COMPUTE_ATTENTION))
     for layer, method in hooks:
         if not hasattr(layer, method):
             raise ValueError(
