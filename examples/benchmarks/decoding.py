@@ -60,10 +60,10 @@ def attention_alone(arguments, backbone, length):
     """Name to a compiled function without arguments."""
     import keras
     from keras import ops
+    from keras_sa.hub.generation import draw_order
 
     from keras_sa import backend as keras_backend
     from keras_sa.hub import decoding
-    from keras_sa.hub.generation import draw_order
     from keras_sa.ops.neighbors.api import neighbor_attention
 
     attention = backbone.transformer_layers[0]._self_attention_layer
