@@ -102,7 +102,7 @@ def choose_attentions(arguments):
     if arguments.implementations:
         table = attention_table.named_implementations(arguments.implementations)
     if arguments.orders:
-        table = attention_table.order_attentions()
+        table = attention_table.permuted_attentions()
     if not arguments.attentions:
         return table
     wanted = tuple(arguments.attentions)

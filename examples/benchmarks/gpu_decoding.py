@@ -87,7 +87,7 @@ def time_one(name, length, neighbors, stopwatch, dtype):
 
 
 def step_function(name, neighbors):
-    from keras_sa.ops.neighbors.api import neighbor_attention
+    from keras_sa.ops import neighbor_attention
 
     def whole_cache(query, key, value):
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))

@@ -86,9 +86,9 @@ def report(arguments, profiles, gates):
     return f"""\
 Means over heads (lowest and highest head) and over {arguments.sequences} \
 sequences of {arguments.length} tokens. Entropy in nats, distance in tokens; \
-local mass: the fraction of weight on the {arguments.window} tokens up to a token \
-itself; total: what the weights of a token sum to; gates: of the terms of a \
-gated sum, in their order.
+local mass: the fraction of weight on the {arguments.window} tokens up to a \
+token itself; total: what the weights of a token sum to; gates: of the terms \
+of a gated sum, in their order.
 
 {tabulate(arguments, profiles, gates)}
 

@@ -6,8 +6,9 @@
         --patterns "SlidingWindow(256)" "Stochastic(256) | SlidingWindow(256)"
 
 Swaps patterns into a KerasHub model, trains nothing, and reports for each:
-visible keys per token, the loss on a text, the time of reading a prompt and of a new token, and how the text goes on. A prompt is read
-sparsely; new tokens attend to all of it.
+visible keys per token, the loss on a text, the time of reading a prompt and of
+a new token, and how the text goes on. A prompt is read sparsely; new tokens
+attend to all of it.
 
 Without --preset the model is the small one of bytes of the quickstart.
 """
