@@ -1,7 +1,7 @@
 """KerasHub models for lm-evaluation-harness, swapped or not.
 
     python -m keras_sa.evaluation.harness run --model keras_hub --tasks ... \\
-        --model_args preset=qwen3_0.6b_en,mode=sliding_window,window_size=512
+        --model_args "preset=qwen3_0.6b_en,pattern=SlidingWindow(512)"
 
 Needs the extra `eval`.
 """
@@ -22,6 +22,7 @@ from keras_sa.evaluation import generation
 from keras_sa.evaluation import scoring
 from keras_sa.evaluation import tokenization
 from keras_sa.hub.preset import CONFIG_FILE
+from keras_sa.patterns import parse_pattern
 
 # Of models that say nothing of their own; that of the harness.
 _MAX_LENGTH = 2048
@@ -58,7 +59,9 @@ class KerasHubLM(TemplateLM):
         device: the same: Keras chooses the device. The harness's command line
             says "cuda:0" wherever it runs.
         **swap: arguments of `keras_sa.hub.swap_attention` with which the
-            model is swapped: `mode` and its options.
+            model is swapped: `pattern` and its options. A pattern may be text
+            as Python writes it, of a command line, where commas separate
+            arguments: a pattern that has some comes with a preset.
 
     Raises:
         ValueError: for none or both of model and preset, or options as those
@@ -101,7 +104,7 @@ class KerasHubLM(TemplateLM):
     ):
         super().__init__()
         batch_size = _check_batch_size(batch_size)
-        _check_swap(swap)
+        swap = _check_swap(swap)
         self.causal_lm = _load(causal_lm, preset, dtype)
         self.scorer = scoring.TokenScorer(
             self.causal_lm, batch_size, max_length
@@ -280,11 +283,15 @@ def _check_batch_size(batch_size):
 
 
 def _check_swap(swap):
-    if swap and "mode" not in swap:
+    """Arguments of a swap, also of a command line."""
+    if swap and "pattern" not in swap:
         raise ValueError(
-            "`mode` is expected with the options of a swap, one of those of "
+            "`pattern` is expected with the options of a swap, as in "
             f"`keras_sa.hub.swap_attention`. Received: {sorted(swap)} alone"
         )
+    if isinstance(swap.get("pattern"), str):
+        return {**swap, "pattern": parse_pattern(swap["pattern"])}
+    return swap
 
 
 def _load(causal_lm, preset, dtype):

@@ -121,14 +121,25 @@ def _pattern(config):
     try:
         return keras.saving.deserialize_keras_object(config)
     except (TypeError, ImportError) as error:
-        name = config.get("class_name")
         raise ValueError(
-            f"A pattern of class {name!r} is in the preset. A class of your "
-            "own is expected to be registered before: decorate it with "
+            "Patterns of your own in a preset are expected to be registered "
+            "before it is loaded: decorate their class with "
             "`@keras.saving.register_keras_serializable(...)` and import its "
-            f"module. Received: {config.get('registered_name') or name!r}, "
-            "which Keras does not know"
+            f"module. Received: {', '.join(_unknown_classes(config))}"
         ) from error
+
+
+def _unknown_classes(config):
+    """Names of the classes in a config that nobody registered."""
+    if isinstance(config, (list, tuple)):
+        for item in config:
+            yield from _unknown_classes(item)
+    elif isinstance(config, dict):
+        name = config.get("registered_name")
+        known = name and keras.saving.get_registered_object(name) is not None
+        if "class_name" in config and not known:
+            yield config["class_name"]
+        yield from _unknown_classes(list(config.values()))
 
 
 def save_gates(model, filepath):

@@ -16,24 +16,19 @@ import tiny_models
 from keras_sa import hub
 from keras_sa.evaluation import TokenScorer
 from keras_sa.evaluation import evaluate_documents
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 LENGTH, STRIDE = 32, 16
 SWAPS = {
     "full": None,
-    "sliding_window": {"mode": "sliding_window", "window_size": 5},
-    "stochastic": {"mode": "stochastic", "window_size": 5},
-    "stochastic_block": {
-        "mode": "stochastic",
-        "window_size": 5,
-        "neighborhood": "block",
-    },
-    "small_world": {
-        "mode": "small_world",
-        "merge": "softmax",
-        "window_size": 5,
-    },
-    "block_routed": {"mode": "block_routed", "block_size": 4, "top_k": 2},
+    "sliding_window": SlidingWindow(5),
+    "stochastic": Stochastic(5),
+    "stochastic_block": Stochastic(5, neighborhood="block"),
+    "small_world": Stochastic(5) | SlidingWindow(5),
+    "block_routed": BlockRouted(4, 2),
 }
 
 
@@ -48,10 +43,10 @@ def measure(scorer, name):
         return evaluate_documents(scorer, documents, LENGTH, stride=STRIDE)
 
 
-def swapped(causal_lm, options):
-    if options is None:
+def swapped(causal_lm, pattern):
+    if pattern is None:
         return contextlib.nullcontext()
-    return hub.swap_attention(causal_lm, **options, seed=11)
+    return hub.swap_attention(causal_lm, pattern, seed=11)
 
 
 def main():

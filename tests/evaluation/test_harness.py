@@ -23,6 +23,8 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from keras_sa.evaluation.harness import KerasHubLM  # noqa: E402
+from keras_sa.patterns import Full  # noqa: E402
+from keras_sa.patterns import SlidingWindow  # noqa: E402
 
 END = 256  # beside the bytes
 VOCABULARY_SIZE = 257
@@ -43,7 +45,7 @@ PAIRS = [
     ("a window", " and a layer"),
 ]
 PROMPTS = ["a window and", "one layer of", "the gate", TEXTS[2]]
-SWAP = {"mode": "sliding_window", "window_size": 4}
+SWAP = {"pattern": SlidingWindow(4)}
 
 
 def encode(text):
@@ -112,7 +114,7 @@ def assert_same(received, expected):
 
 
 @pytest.mark.parametrize(
-    "swap", [{"mode": "full"}, SWAP], ids=lambda swap: swap["mode"]
+    "swap", [{"pattern": Full()}, SWAP], ids=lambda swap: repr(swap["pattern"])
 )
 def test_rolling_is_the_loss_of_documents(causal_lm, lm, swap):
     with hub.swap_attention(causal_lm, **swap):
@@ -278,14 +280,14 @@ def test_the_harness_makes_it_from_a_string(causal_lm, lm, tmp_path):
     common = f"tokenizer=bytes,max_length={MAX_LENGTH},prefix_token_id={END}"
     for folder, swap in [
         ("swapped", ""),
-        ("model", ",mode=sliding_window,window_size=4"),
+        ("model", ",pattern=SlidingWindow(4)"),
     ]:
         made = lm_eval.api.registry.get_model("keras_hub")
         made = made.create_from_arg_string(
             f"preset={tmp_path / folder},{common},dtype=float32{swap}",
             {"batch_size": "2", "max_batch_size": 4, "device": "cuda:0"},
         )
-        assert hub.current_swap(made.causal_lm).patterns[0].window_size == 4
+        assert hub.current_swap(made.causal_lm).patterns[0] == SlidingWindow(4)
         assert rolling(made, TEXTS[:1]) == pytest.approx(expected, rel=1e-6)
 
 
@@ -333,8 +335,8 @@ def test_start_and_end_tokens_of_a_preprocessor():
         ({"max_gen_toks": 0}, "max_gen_toks=0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"tokenizer": None}, "tokenizer=None"),
-        ({"mode": "windows"}, "mode='windows'"),
-        ({"window_size": 8}, "\\['window_size'\\] alone"),
+        ({"pattern": "windows"}, "windows"),
+        ({"decode": "full"}, "\\['decode'\\] alone"),
     ],
 )
 def test_bad_options(causal_lm, options, message):

@@ -8,6 +8,8 @@ import tiny_models
 
 from keras_sa import hub
 from keras_sa.evaluation import TokenScorer
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 LENGTHS = (9, 4, 12, 1, 7)
 # Log-probabilities reach -10, and the norms of float32 logits are off by 1e-6.
@@ -86,11 +88,11 @@ def test_probabilities_of_half_precision_sum_to_one():
 
 def test_swaps_are_noticed(causal_lm, scorer, sequences):
     before = scorer.score_sequences(sequences)
-    with hub.swap_attention(causal_lm, "sliding_window", window_size=3):
+    with hub.swap_attention(causal_lm, SlidingWindow(3)):
         swapped = scorer.score_sequences(sequences)
         expected = [expected_scores(causal_lm, sequences[0])]
         assert_same(swapped[:1], expected, atol=ATOL)
-    with hub.swap_attention(causal_lm, "sliding_window", window_size=2):
+    with hub.swap_attention(causal_lm, SlidingWindow(2)):
         narrower = scorer.score_sequences(sequences)
     for some, others in [(before, swapped), (swapped, narrower)]:
         difference = some[0].log_probabilities - others[0].log_probabilities
@@ -99,7 +101,7 @@ def test_swaps_are_noticed(causal_lm, scorer, sequences):
 
 
 def test_a_random_order_is_the_same_at_every_call(causal_lm, scorer, sequences):
-    with hub.swap_attention(causal_lm, "stochastic", window_size=3, seed=1):
+    with hub.swap_attention(causal_lm, Stochastic(3), seed=1):
         first = scorer.score_sequences(sequences)
         assert_same(scorer.score_sequences(sequences), first, rtol=0)
 

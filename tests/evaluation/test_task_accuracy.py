@@ -12,6 +12,7 @@ import pytest
 
 from keras_sa import evaluation
 from keras_sa import hub
+from keras_sa.patterns import SlidingWindow
 
 VOCABULARY_SIZE = 16
 LENGTH = 30
@@ -136,6 +137,6 @@ def test_the_attention_of_the_moment_is_graded():
         return received
 
     full = check()
-    with hub.swap_attention(model, "sliding_window", window_size=2):
+    with hub.swap_attention(model, SlidingWindow(2)):
         assert check() != full
     assert check() == full

@@ -8,6 +8,8 @@ from keras_sa import hub
 from keras_sa.evaluation.generation import ROOM
 from keras_sa.evaluation.generation import TokenGenerator
 from keras_sa.evaluation.generation import make_sampler
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 NEW = 6
 MAX_LENGTH = 40  # less than what a cache is rounded up to
@@ -43,10 +45,10 @@ def test_each_token_is_the_most_probable_one(causal_lm, generator, prompts):
 @pytest.mark.parametrize(
     "swap",
     [
-        {"mode": "sliding_window", "window_size": 3},
-        {"mode": "stochastic", "window_size": 3, "decode": "window"},
+        {"pattern": SlidingWindow(3)},
+        {"pattern": Stochastic(3), "decode": "pattern"},
     ],
-    ids=lambda swap: swap["mode"],
+    ids=lambda swap: repr(swap["pattern"]),
 )
 def test_other_prompts_change_nothing(causal_lm, generator, prompts, swap):
     before = generator.generate(prompts, NEW)

@@ -22,13 +22,13 @@ What of `keras_sa.hub` is tested for each family of KerasHub's decoders. Made by
 column is tested on JAX, PyTorch and TensorFlow for every family; the others for
 every family on PyTorch, and for one of each kind on the others.
 
-- **training-free**: windows that cover everything change no logit and no
-  greedy token, small windows do change logits, `restore` gives the model back
+- **training-free**: patterns that cover everything change no logit and no
+  greedy token, small ones do change logits, `restore` gives the model back
   bit for bit, and a prompt generates the same alone and with more room.
-- **window decode**: `decode="window"` generates what the forward pass over the
-  whole sequence says, token for token. (Of Qwen3.5, models without linear
+- **pattern decode**: `decode="pattern"` generates what the forward pass over
+  the whole sequence says, token for token. (Of Qwen3.5, models without linear
   attention: with it, KerasHub's own cached steps differ from its forward pass.)
-- **gates**: `small_world` with gates alone in training.
+- **gates**: a gated sum of patterns, with gates alone in training.
 - **LoRA**: gates and LoRA weights in training.
 - **int8**: a swap of a quantized model.
 - **save and load**: `save_to_preset` and `from_preset`, and KerasHub's own

@@ -13,17 +13,20 @@ from keras_sa import ops as sa_ops
 from keras_sa.hub._patching import override_methods
 from keras_sa.hub._patching import restore_methods
 from keras_sa.hub.families import registry
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 LENGTHS = (11, 7)
-SMALL_WORLD = {"mode": "small_world", "window_size": 4, "seed": 3}
+GATED = {"pattern": Stochastic(4) + SlidingWindow(4), "seed": 3}
+UNION = {"pattern": Stochastic(4) | SlidingWindow(4), "seed": 3}
 CASES = {
     "qwen3": ("qwen3", None),
     "gemma2": ("gemma2", None),  # soft cap, and a window in one layer
     "gpt_oss": ("gpt_oss", None),  # sinks, and a window in one layer
     "gpt2": ("gpt2", None),
-    "gates": ("qwen3", SMALL_WORLD),
-    "softmax": ("gpt_oss", {**SMALL_WORLD, "merge": "softmax"}),
+    "gates": ("qwen3", GATED),
+    "softmax": ("gpt_oss", UNION),
 }
 ON_ALL_BACKENDS = ("gemma2", "gpt_oss", "gates")
 
@@ -130,9 +133,7 @@ def test_weights_are_the_softmax_that_the_family_describes(case):
         np.testing.assert_allclose(weights, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "options", [None, SMALL_WORLD], ids=["native", "gates"]
-)
+@pytest.mark.parametrize("options", [None, GATED], ids=["native", "gates"])
 @pytest.mark.parametrize("name", ["bloom", "falcon"])
 def test_weights_with_alibi(name, options):
     """The output of a whole attention layer, made of its weights."""
@@ -189,7 +190,7 @@ def test_rows_sum_to_one_or_to_the_gates_or_less_with_sinks():
     model = models.build("llama")
     for total in (weights.sum(axis=-1) for weights in arrays(model)):
         np.testing.assert_allclose(total, real * np.ones((1, 4, 1)), atol=1e-5)
-    swap = hub.swap_attention(model, **SMALL_WORLD, gate_bias=(0.0, 1.0))
+    swap = hub.swap_attention(model, **GATED, gate_bias=(0.0, 1.0))
     gates = 0.5 + 1 / (1 + np.exp(-1))
     assert all(not np.any(gate.kernel) for gate in swap.gates)
     for total in (weights.sum(axis=-1) for weights in arrays(model)):
@@ -200,7 +201,7 @@ def test_rows_sum_to_one_or_to_the_gates_or_less_with_sinks():
 def test_the_model_is_left_as_it_was():
     models.skip_where_compiled("the same code")
     model = models.build("llama")
-    hub.swap_attention(model, **SMALL_WORLD)
+    hub.swap_attention(model, **GATED)
     before = models.logits(model, inputs())
     classes = [
         type(attention) for _, attention in families_and_attentions(model)

@@ -1,4 +1,4 @@
-"""Steps of `decode="window"`, and what `generate` does with swapped models."""
+"""Steps of `decode="pattern"`, and what `generate` does with swapped models."""
 
 import keras_hub
 import numpy as np
@@ -7,57 +7,48 @@ from keras import ops
 
 from keras_sa import backend
 from keras_sa import hub
+from keras_sa.hub.seeds import layer_seeds
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import GatedSum
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 LENGTH = 12
 PROMPT_LENGTH = 7
 SEED = 3
+GATED = {
+    "gates": Stochastic(5) + SlidingWindow(3),
+    "three_gates": (Stochastic(4) | GlobalKeys(first=1))
+    + SlidingWindow(3)
+    + SlidingWindow(2, dilation=3),
+    "gate_of_a_window": GatedSum(SlidingWindow(3)),
+}
 PATTERNS = {
-    "sliding_window": {"mode": "sliding_window", "window_size": 3},
-    "stochastic": {"mode": "stochastic", "window_size": 5},
-    "stochastic_block": {
-        "mode": "stochastic",
-        "window_size": 4,
-        "neighborhood": "block",
-    },
-    "small_world_gate": {
-        "mode": "small_world",
-        "window_size": 5,
-        "local_window_size": 3,
-        "gate_bias": (-1.0, 0.5),
-    },
-    "small_world_softmax": {
-        "mode": "small_world",
-        "window_size": 5,
-        "local_window_size": 3,
-        "merge": "softmax",
-    },
-    "two_windows_gate": {
-        "mode": "small_world",
-        "window_size": 5,
-        "order": "identity",
-        "local_window_size": 2,
-        "gate_bias": (-1.0, 0.5),
-    },
-    "sliding_window_gate": {
-        "mode": "sliding_window",
-        "window_size": 3,
-        "merge": "gate",
-    },
+    "window": SlidingWindow(3),
+    "dilated": SlidingWindow(3, dilation=2),
+    "stochastic": Stochastic(5),
+    "block_per_head": Stochastic(
+        4, neighborhood="block", permutation_per="head"
+    ),
+    "union": Stochastic(5) | SlidingWindow(3) | GlobalKeys(first=2),
+    "union_per_head": Stochastic(4, permutation_per="head") | Stochastic(3),
 }
-TRAINING_FREE = {
-    **{k: v for k, v in PATTERNS.items() if "gate" not in k},
-    "block_routed": {"mode": "block_routed", "block_size": 3, "top_k": 2},
+# What new tokens attend to as the whole cache only.
+IN_FULL = {
+    "block_routed": BlockRouted(3, 2),
+    "question": SlidingWindow(3) | GlobalQueries(last=2) | GlobalKeys(first=1),
 }
-each_pattern = pytest.mark.parametrize("pattern", PATTERNS)
+each_pattern = pytest.mark.parametrize("pattern", {**PATTERNS, **GATED})
 
 
 def swap(model, pattern, **options):
-    options = {"layers": "all", "seed": SEED, **options}
-    options.update({**PATTERNS, **TRAINING_FREE}[pattern])
-    if options["mode"] not in ("stochastic", "small_world"):
-        options.pop("gate_bias", None)
-    return hub.swap_attention(model, **options)
+    pattern = {**PATTERNS, **GATED, **IN_FULL}[pattern]
+    return hub.swap_attention(
+        model, pattern, **{"layers": "all", "seed": SEED, **options}
+    )
 
 
 def generate(model, lengths, max_length=LENGTH, **options):
@@ -100,15 +91,16 @@ def stepwise_logits(model, token_ids, steps):
 def test_steps_equal_the_forward_pass(name, pattern):
     """Logits of a prompt and of steps, against the whole sequence at once;
     several tokens in a step, and one by one."""
-    if name != "qwen3" and pattern != "small_world_gate":
-        models.skip_where_compiled("all pairs")
+    if name != "qwen3" and pattern != "three_gates":
+        if name != "bloom" or pattern != "union_per_head":
+            pytest.skip("a pattern or a family that others stand for")
     model = models.build(name)
     token_ids = models.prompts([LENGTH, LENGTH], LENGTH)["token_ids"]
     everything = {
         "token_ids": token_ids,
         "padding_mask": np.ones_like(token_ids, bool),
     }
-    with swap(model, pattern, decode="window"):
+    with swap(model, pattern, decode="pattern"):
         expected = models.logits(model, everything)
         received = stepwise_logits(model, token_ids, [1, 1, 3])
     scale = np.abs(expected).max()
@@ -116,7 +108,7 @@ def test_steps_equal_the_forward_pass(name, pattern):
 
 
 @each_pattern
-def test_a_step_hears_its_window_only(pattern):
+def test_a_step_attends_to_its_pattern_only(pattern):
     """What is in other rows of the cache makes no difference."""
     model = models.build("llama")
     attention = model.backbone.transformer_layers[0]._self_attention_layer
@@ -135,20 +127,24 @@ def test_a_step_hears_its_window_only(pattern):
         )[0]
 
     tensors = [ops.convert_to_tensor(t, "float32") for t in (x, cache)]
-    with swap(model, pattern, decode="window"):
+    with swap(model, pattern, decode="pattern"):
         outputs = ops.convert_to_numpy(backend.compile(step)(*tensors))
     difference = np.abs(outputs[1:] - outputs[0]).max(axis=(1, 2))
-    heard = 1 + np.count_nonzero(difference > 1e-4)  # and itself
-    options = PATTERNS[pattern]
-    most = options["window_size"] + options.get("local_window_size", 0)
-    assert 1 < heard <= most < LENGTH
+    changed = np.flatnonzero(difference > 1e-4)
+    bound = {**PATTERNS, **GATED}[pattern].bind(
+        is_causal=True, seed=layer_seeds(SEED, 2)[0], num_key_value_heads=2
+    )
+    neighbors = bound.neighbors(LENGTH, ops.convert_to_tensor([last], "int32"))
+    expected = set(np.ravel(ops.convert_to_numpy(neighbors))) - {-1, last}
+    assert set(changed) == expected
+    assert 0 < len(expected) < last
 
 
-@pytest.mark.parametrize("pattern", TRAINING_FREE)
+@pytest.mark.parametrize("pattern", {**PATTERNS, **IN_FULL})
 @pytest.mark.parametrize("name", ["qwen3", "gemma2"])
 def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern):
-    if name == "gemma2":
-        models.skip_where_compiled("a second family")
+    if name == "gemma2" and pattern not in ("union", "question"):
+        pytest.skip("one pattern, in a second family")
     model = models.build(name)
     with swap(model, pattern):
         together = generate(model, [PROMPT_LENGTH] * 3)
@@ -161,7 +157,7 @@ def test_a_prompt_alone_in_a_batch_and_with_more_room(name, pattern):
 def test_ragged_rows():
     """Decoding begins at the end of the shortest row. What the longer rows
     still have of their prompts is read again, token by token: by full
-    attention, or in the window, which changes nothing."""
+    attention, or by the pattern, which changes nothing."""
     model = models.build("llama")
     lengths = [4, PROMPT_LENGTH]
     long_row = models.prompts(lengths, LENGTH)
@@ -176,7 +172,7 @@ def test_ragged_rows():
     with swap(model, "stochastic"):
         ragged, short, long = both()
         np.testing.assert_array_equal(ragged[:1], short)
-    with swap(model, "stochastic", decode="window"):
+    with swap(model, "stochastic", decode="pattern"):
         ragged, short, long = both()
         np.testing.assert_array_equal(ragged[:1], short)
         np.testing.assert_array_equal(ragged[1:], long)
@@ -187,7 +183,7 @@ def test_the_tail_of_a_ragged_row_is_read_by_full_attention():
     model = models.build("llama")
     token_ids = models.prompts([LENGTH], LENGTH)["token_ids"]
     steps = [1, 1, 1]
-    with swap(model, "sliding_window"):
+    with swap(model, "window"):
         again = stepwise_logits(model, token_ids, steps)
         once = stepwise_logits(model, token_ids, [0])
     before = LENGTH - sum(steps)
@@ -216,10 +212,9 @@ def test_samplers(sampler):
         return generate(model, [PROMPT_LENGTH] * 2)
 
     expected = tokens()
-    for decode in ("full", "window"):
-        with hub.swap_attention(
-            model, "stochastic", window_size=2 * LENGTH, decode=decode
-        ):
+    for decode in ("full", "pattern"):
+        covering = Stochastic(2 * LENGTH, permutation_per="head")
+        with hub.swap_attention(model, covering, decode=decode):
             np.testing.assert_array_equal(tokens(), expected)
 
 
@@ -253,7 +248,7 @@ def test_strings_in_and_out():
     texts = ["abcab", "gh ij"]
     expected = model.generate(texts, stop_token_ids=None)
     assert all(isinstance(text, str) for text in expected)
-    with hub.swap_attention(model, "stochastic", window_size=2 * LENGTH):
+    with hub.swap_attention(model, Stochastic(2 * LENGTH)):
         assert model.generate(texts, stop_token_ids=None) == expected
         one = model.generate(texts[0], max_length=9, stop_token_ids=None)
         assert isinstance(one, str) and one.startswith(texts[0])
@@ -284,4 +279,65 @@ def test_no_generation_is_seen_from_outside():
     with pytest.raises(KeyError):  # there is no padding mask
         model.generate_step({"token_ids": ops.ones((1, 5), "int32")})
     assert handle._generation.padding_mask is None
-    assert handle._generation.orders == {}
+    assert handle._generation.draws == {}
+
+
+@pytest.mark.parametrize(
+    "pattern, expected",
+    [
+        (SlidingWindow(3), "full"),
+        (SlidingWindow(3) | Stochastic(3), "full"),
+        (SlidingWindow(3) + Stochastic(3, permutation_per="head"), "pattern"),
+        (SlidingWindow(3) + BlockRouted(3, 2), "full"),
+    ],
+    ids=repr,
+)
+def test_what_new_tokens_attend_to_by_default(pattern, expected):
+    model = models.build("llama")
+    token_ids = models.prompts([LENGTH], LENGTH)["token_ids"]
+    received = {}
+    for decode in (None, "full", "pattern"):
+        if (
+            decode == "pattern"
+            and expected == "full"
+            and "gates" in (pattern.needs())
+        ):
+            continue  # refused
+        with hub.swap_attention(model, pattern, seed=SEED, decode=decode):
+            received[decode] = stepwise_logits(model, token_ids, [1, 1, 1])
+    for decode in ("full", "pattern"):
+        if decode in received:
+            same = np.array_equal(received[None], received[decode])
+            assert same == (decode == expected)
+
+
+def test_the_last_tokens_of_ragged_prompts_attend_to_everything():
+    """Right-padded rows: the last real tokens, not the last of the cache."""
+    model = models.build("llama")
+    lengths = (PROMPT_LENGTH, PROMPT_LENGTH - 3)
+    prompts = models.prompts(lengths, LENGTH)
+
+    def read(pattern):
+        mask = ops.convert_to_tensor(prompts["padding_mask"])
+        handle = hub.swap_attention(model, pattern, seed=SEED)
+        with handle, handle._generation.running(mask, {}):
+            hidden, _ = model._build_cache(
+                ops.convert_to_tensor(prompts["token_ids"])
+            )
+        return ops.convert_to_numpy(hidden)
+
+    first_layer = {0: SlidingWindow(2) | GlobalKeys(first=1)}
+    with_question = {0: first_layer[0] | GlobalQueries(last=2)}
+    full = ops.convert_to_numpy(
+        model._build_cache(ops.convert_to_tensor(prompts["token_ids"]))[0]
+    )
+    without, received = read(first_layer), read(with_question)
+    for row, length in enumerate(lengths):
+        first = slice(0, length - 2)
+        # The second layer is full and mixes them: so only the first rows of
+        # the first layer are the same, and they differ after it.
+        assert np.abs(received - without)[row, length - 2 : length].max() > 1e-3
+        np.testing.assert_allclose(
+            received[row, first], without[row, first], atol=1e-5
+        )
+    assert np.abs(received - full).max() > 1e-3

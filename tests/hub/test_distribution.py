@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("keras_hub")
 
 from keras_sa import hub  # noqa: E402
+from keras_sa.patterns import SlidingWindow  # noqa: E402
+from keras_sa.patterns import Stochastic  # noqa: E402
 from tests.hub import models  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -123,7 +125,7 @@ def test_gates_whose_heads_the_devices_do_not_divide_are_replicated():
 
 def test_the_layouts_are_of_gates_and_of_nothing_else():
     causal_lm = models.build("llama")
-    swap = hub.swap_attention(causal_lm, "small_world", window_size=4)
+    swap = hub.swap_attention(causal_lm, Stochastic(4) + SlidingWindow(4))
     layouts = layout_map()
     hub.add_gate_layouts(layouts, num_heads=4)
     with_layout = {

@@ -10,33 +10,31 @@ import numpy as np
 import pytest
 
 from keras_sa import hub
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import family_table
 from tests.hub import models
 
 LENGTH = 12
 PROMPT_LENGTH = 7
-# Windows that cover everything: nothing may change.
-COVERING = {
-    "sliding_window": {"window_size": LENGTH},
-    "stochastic": {"window_size": 2 * LENGTH},
-    "stochastic_block": {
-        "mode": "stochastic",
-        "window_size": LENGTH,
-        "neighborhood": "block",
-    },
-    "small_world_softmax": {
-        "mode": "small_world",
-        "window_size": 2 * LENGTH,
-        "local_window_size": 3,
-        "merge": "softmax",
-    },
-    "small_world_gate": {"mode": "small_world", "window_size": 2 * LENGTH},
-    "block_routed": {"block_size": LENGTH, "top_k": 1},
-}
+# What covers everything: nothing may change. The first has several parts and
+# their merging in it.
+UNION = SlidingWindow(3) | Stochastic(2 * LENGTH) | GlobalKeys(first=2)
+ROUTED = BlockRouted(LENGTH, 1)
+COVERING = (
+    UNION,
+    SlidingWindow(LENGTH),
+    Stochastic(LENGTH, neighborhood="block", permutation_per="head"),
+    Stochastic(2 * LENGTH) + SlidingWindow(LENGTH),
+    ROUTED,
+)
+GATED = {"pattern": Stochastic(4) + SlidingWindow(4), "seed": 3}
 # Float32 over a few layers; KerasHub's own two ways to attend, fused and not,
 # differ by as much.
 ROUNDING = 5e-6
-SMALL = {"mode": "stochastic", "window_size": 4, "seed": 3}
+SMALL = {"pattern": Stochastic(4), "seed": 3}
 # What `layers` has to be for the window to replace something.
 LAYERS = {"mistral": "all", "mixtral": "all"}
 # Where KerasHub's default names of layers for LoRA fit none.
@@ -88,9 +86,9 @@ def generate(model, rows=2, max_length=LENGTH):
     return model.generate(prompts, stop_token_ids=None)["token_ids"]
 
 
-def swap(model, name, mode=None, **options):
+def swap(model, name, pattern, **options):
     layers = LAYERS.get(name, "global")
-    return hub.swap_attention(model, mode, layers=layers, **options)
+    return hub.swap_attention(model, pattern, layers=layers, **options)
 
 
 def largest_difference(logits, others):
@@ -103,20 +101,16 @@ def largest_difference(logits, others):
 @capability("training-free")
 def test_windows_over_everything_change_nothing_and_small_ones_do(name):
     model, logits, tokens = vanilla(name)
-    # The small world in one softmax has both paths and their merging in it.
-    labels = ["small_world_softmax"]
-    if is_representative(name):
-        labels = COVERING
-    elif keras.config.backend() == "torch":  # nothing is compiled
-        labels.append("block_routed")
-    for label in labels:
-        options = COVERING[label]
-        with swap(model, name, **{"mode": label, **options}):
+    patterns = COVERING if name in REPRESENTATIVE else (UNION,)
+    if keras.config.backend() == "torch":  # nothing is compiled
+        patterns = COVERING if name in REPRESENTATIVE else (UNION, ROUTED)
+    for pattern in patterns:
+        with swap(model, name, pattern):
             received = models.logits(model, inputs())
-            assert largest_difference(logits, received) < ROUNDING, label
-            if label == "small_world_softmax":
+            assert largest_difference(logits, received) < ROUNDING, pattern
+            if pattern is UNION:
                 np.testing.assert_array_equal(generate(model), tokens)
-    with swap(model, name, "stochastic", window_size=3, seed=3):
+    with swap(model, name, Stochastic(3), seed=3):
         received = models.logits(model, inputs())
     assert largest_difference(logits, received) > 1e-3
     np.testing.assert_array_equal(models.logits(model, inputs()), logits)
@@ -134,12 +128,15 @@ def test_a_prompt_generates_the_same_alone_and_with_more_room(name):
 
 
 @families
-@capability("window decode")
-def test_window_decoding_is_the_forward_pass(name):
+@capability("pattern decode")
+def test_decoding_in_the_pattern_is_the_forward_pass(name):
     """Token for token: each generated one is the best by the forward pass."""
     representative(name)
     model = models.build(name, **full_attention(name))
-    with hub.swap_attention(model, **SMALL, decode="window", layers="all"):
+    pattern = Stochastic(4, permutation_per="head") | SlidingWindow(2)
+    with hub.swap_attention(
+        model, pattern, seed=3, decode="pattern", layers="all"
+    ):
         tokens = generate(model)
         everything = {
             "token_ids": tokens,
@@ -191,7 +188,7 @@ def values(variables):
 def test_only_the_gates_train(name):
     representative(name)
     model = models.build(name)
-    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    handle = swap(model, name, **GATED)
     hub.train_only_gates(model)
     before = values(model.weights)
     assert np.isfinite(train(model))
@@ -204,7 +201,7 @@ def test_only_the_gates_train(name):
 def test_lora_and_gates_train(name):
     representative(name)
     model = models.build(name)
-    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    handle = swap(model, name, **GATED)
     model.backbone.enable_lora(2, LORA_LAYERS.get(name))
     trainable = {v.path for v in model.trainable_variables}
     gates = {v.path for gate in handle.gates for v in gate.weights}
@@ -227,12 +224,10 @@ def test_swapping_a_quantized_model(name):
         pytest.skip(f"KerasHub 0.32 can't: {NOT_QUANTIZED[name]}")
     models.quantize(model)
     logits = models.logits(model, inputs())
-    with swap(model, name, "stochastic", window_size=2 * LENGTH):
-        received = models.logits(model, inputs())
-    assert largest_difference(logits, received) < ROUNDING
-    with swap(model, name, "small_world", window_size=2 * LENGTH):
-        received = models.logits(model, inputs())
-    assert largest_difference(logits, received) < ROUNDING
+    for pattern in (UNION, Stochastic(2 * LENGTH) + SlidingWindow(LENGTH)):
+        with swap(model, name, pattern):
+            received = models.logits(model, inputs())
+        assert largest_difference(logits, received) < ROUNDING
 
 
 @families
@@ -240,7 +235,7 @@ def test_swapping_a_quantized_model(name):
 def test_save_and_load(name, tmp_path):
     representative(name)
     model = models.build(name)
-    handle = swap(model, name, "small_world", window_size=4, seed=3)
+    handle = swap(model, name, **GATED)
     for gate in handle.gates:
         gate.kernel.assign(keras.random.normal(gate.kernel.shape, seed=1))
     logits = models.logits(model, inputs())

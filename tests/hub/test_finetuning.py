@@ -6,11 +6,13 @@ import pytest
 from keras import ops
 
 from keras_sa import hub
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 LENGTH = 12
 SEED = 3
-GATED = {"mode": "small_world", "window_size": 4, "seed": SEED}
+GATED = {"pattern": Stochastic(4) + SlidingWindow(4), "seed": SEED}
 
 
 def compile_model(model, optimizer="sgd", learning_rate=0.1):
@@ -113,13 +115,7 @@ def test_resampling_trains_and_repeats():
     losses = []
     for resample in ("training", "training", "never"):
         model = models.build("llama")
-        hub.swap_attention(
-            model,
-            "stochastic",
-            window_size=4,
-            seed=SEED,
-            resample=resample,
-        )
+        hub.swap_attention(model, Stochastic(4), seed=SEED, resample=resample)
         compile_model(model)
         losses.append(fit(model, epochs=3))
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
@@ -199,13 +195,15 @@ def test_half_precision(dtype):
         models.skip_where_compiled("other dtypes")
     model = models.build("llama", dtype=dtype)
     swap = hub.swap_attention(model, **GATED)
-    compile_model(model)
+    # Too small a step for a bias of 2 in bfloat16. (With bfloat16 variables
+    # among the trainable ones, Keras' Adam moves nothing on torch.)
+    hub.train_only_gates(model)
+    compile_model(model, "adam", learning_rate=1e-3)
     before = values(gate_weights(swap))
     assert np.isfinite(fit(model)).all()
-    assert any(moved(gate_weights(swap), before))
-    variable_dtype = "bfloat16" if dtype == "bfloat16" else "float32"
+    assert all(moved(gate_weights(swap), before))
     for v in gate_weights(swap):
-        assert keras.backend.standardize_dtype(v.dtype) == variable_dtype
+        assert keras.backend.standardize_dtype(v.dtype) == "float32"
 
 
 def test_torch_sees_the_parameters(backend):
@@ -254,15 +252,15 @@ def test_dropout_of_the_attention_weights():
     def run(training):
         return ops.convert_to_numpy(attention(x, x, training=training))
 
-    with hub.swap_attention(model, "sliding_window", window_size=LENGTH):
+    with hub.swap_attention(model, SlidingWindow(LENGTH)):
         np.testing.assert_array_equal(run(False), run(False))
         assert np.abs(run(True) - run(True)).max() > 1e-3
 
 
 def test_only_gated_models_have_gates_to_train():
     model = models.build("llama")
-    hub.swap_attention(model, "stochastic", window_size=4)
-    with pytest.raises(ValueError, match="'small_world'.*Received: "):
+    hub.swap_attention(model, Stochastic(4))
+    with pytest.raises(ValueError, match="a gated sum.*Received: "):
         hub.train_only_gates(model)
 
 

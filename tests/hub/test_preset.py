@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from keras_sa import hub
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import Full
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 LENGTH = 12
 SEED = 3
-GATED = {"mode": "small_world", "window_size": 4, "seed": SEED}
+GATED = {"pattern": Stochastic(4) + SlidingWindow(4), "seed": SEED}
 inputs = models.prompts([LENGTH, LENGTH - 4], LENGTH)
 
 
@@ -71,20 +76,24 @@ def test_keras_hub_alone_loads_the_model_itself(tmp_path, saved_by):
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "full"},
-        {"mode": "sliding_window", "window_size": 3, "decode": "window"},
-        {"mode": "stochastic", "window_size": 3, "neighborhood": "block"},
-        {"mode": "small_world", "window_size": 3, "merge": "softmax"},
-        {"mode": "block_routed", "block_size": 3, "top_k": 2},
+        {"pattern": Full()},
+        {
+            "pattern": SlidingWindow(3, dilation=2) | GlobalKeys(first=2),
+            "decode": "pattern",
+        },
+        {"pattern": Stochastic(3, neighborhood="block"), "resample": "never"},
+        {"pattern": {1: BlockRouted(3, 2)}, "layers": "global"},
     ],
 )
-def test_every_mode_comes_back(tmp_path, options):
+def test_every_option_comes_back(tmp_path, options):
     model = models.build("gemma2").backbone
-    swap = hub.swap_attention(model, **options, seed=SEED, layers="all")
+    options = {"seed": SEED, "layers": "all", **options}
+    swap = hub.swap_attention(model, **options)
     hub.save_to_preset(model, tmp_path)
     loaded = hub.from_preset(tmp_path)
     assert type(loaded) is type(model)
     assert repr(hub.current_swap(loaded)) == repr(swap)
+    assert hub.current_swap(loaded).get_config() == swap.get_config()
     config = json.loads((tmp_path / "keras_sa.json").read_text())
     assert config["model"] == "GemmaBackbone"
     assert not (tmp_path / "keras_sa_gates.weights.h5").exists()
@@ -93,7 +102,7 @@ def test_every_mode_comes_back(tmp_path, options):
 def test_saving_again_without_gates_removes_the_old_ones(tmp_path):
     model, _ = gated_model()
     hub.save_to_preset(model, tmp_path)
-    hub.swap_attention(model, "stochastic", window_size=4)
+    hub.swap_attention(model, Stochastic(4))
     hub.save_to_preset(model, tmp_path)
     loaded = hub.from_preset(tmp_path)
     assert hub.current_swap(loaded).gates == []
@@ -147,7 +156,7 @@ def test_a_random_swap_loads_the_models_own_weights(tmp_path):
     path = str(tmp_path / "plain.weights.h5")
     model = models.build("llama")
     model.save_weights(path)
-    hub.swap_attention(model, "stochastic", window_size=4, seed=SEED)
+    hub.swap_attention(model, Stochastic(4), seed=SEED)
     model.load_weights(path)
 
 
@@ -155,7 +164,7 @@ def test_bad_input(tmp_path):
     model = models.build("llama")
     with pytest.raises(ValueError, match="Received: .*not swapped"):
         hub.save_to_preset(model, tmp_path)
-    with pytest.raises(ValueError, match="'small_world'.*Received: "):
+    with pytest.raises(ValueError, match="a gated sum.*Received: "):
         hub.load_gates(model, tmp_path / "x.weights.h5")
     with pytest.raises(ValueError, match="keras_sa.json"):
         hub.from_preset(tmp_path)
@@ -170,7 +179,7 @@ def test_bad_input(tmp_path):
 
 def test_a_class_of_ones_own_is_asked_for(tmp_path):
     model = models.build("llama").backbone
-    hub.swap_attention(model, "stochastic", window_size=4, seed=SEED)
+    hub.swap_attention(model, Stochastic(4), seed=SEED)
     hub.save_to_preset(model, tmp_path)
     path = tmp_path / "keras_sa.json"
     path.write_text(path.read_text().replace("LlamaBackbone", "Tuned"))

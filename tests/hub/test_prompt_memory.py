@@ -1,13 +1,19 @@
 """What a swapped model never builds."""
 
+import dataclasses
+
 import keras
 import pytest
 from keras import ops
 
 from keras_sa import hub
-from keras_sa.hub import decode as decoding
-from keras_sa.hub.decode import draw_order
-from keras_sa.ops.neighbors.api import neighbor_attention
+from keras_sa.hub.decode import neighbors_of_terms
+from keras_sa.ops import neighbor_attention
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import GlobalKeys
+from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 from tests.jax_programs import intermediates
 
@@ -15,22 +21,16 @@ pytestmark = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="only JAX shows its programs"
 )
 LENGTH = 8192
-PATTERNS = {
-    "sliding_window": {"window_size": 16},
-    "stochastic": {"window_size": 16},
-    "stochastic_block": {
-        "mode": "stochastic",
-        "window_size": 16,
-        "neighborhood": "block",
-    },
-    "small_world": {"window_size": 16},
-    "small_world_softmax": {
-        "mode": "small_world",
-        "window_size": 16,
-        "merge": "softmax",
-    },
-    "block_routed": {"block_size": 64, "top_k": 2},
-}
+PATTERNS = (
+    SlidingWindow(16),
+    Stochastic(16, neighborhood="block", permutation_per="head"),
+    Stochastic(16) + SlidingWindow(16, dilation=4),
+    SlidingWindow(16)
+    | Stochastic(16)
+    | GlobalKeys(first=4)
+    | GlobalQueries(last=16),
+    BlockRouted(64, 2),
+)
 
 
 def shapes_of(function, *tensors):
@@ -58,10 +58,10 @@ def prompt_shapes(model):
     return shapes_of(read, token_ids, padding_mask)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-def test_reading_a_prompt_builds_nothing_square(name):
+@pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
+def test_reading_a_prompt_builds_nothing_square(pattern):
     model = models.build("qwen3")
-    with hub.swap_attention(model, **{"mode": name, **PATTERNS[name]}):
+    with hub.swap_attention(model, pattern):
         assert not any(is_square(shape) for shape in prompt_shapes(model))
 
 
@@ -71,20 +71,31 @@ def test_the_model_itself_does():
     assert any(is_square(shape) for shape in prompt_shapes(model))
 
 
-def test_a_step_reads_its_window_whatever_the_cache():
-    order = draw_order(1, LENGTH)
+@pytest.mark.parametrize("permutation_per", ["layer", "head"])
+def test_a_step_reads_its_keys_whatever_the_cache(permutation_per):
+    import jax
+
+    pattern = Stochastic(16, permutation_per=permutation_per)
+    pattern = pattern | SlidingWindow(16) | GlobalKeys(first=4)
+    drawn = pattern.draw(LENGTH, seed=1, num_key_value_heads=2)
+    tensors = [getattr(drawn[0], x) for x in ("permutation", "slot_of")]
     query = ops.ones((1, 1, 4, 8))
     cache = ops.ones((1, LENGTH, 2, 8))
 
-    def step(query, key, value, index, *order):
-        positions = ops.reshape(index, (1,))
-        neighbors = decoding.stochastic_neighbors(
-            positions, order, 16, "window"
+    def step(query, key, value, index, *permutation):
+        stochastic = dataclasses.replace(
+            drawn[0], **dict(zip(("permutation", "slot_of"), permutation))
         )
+        seed = type(drawn)((stochastic, *drawn[1:]))
+        positions = ops.reshape(index, (1,))
+        [neighbors] = neighbors_of_terms(pattern, seed, LENGTH, positions)
         return neighbor_attention(query, key, value, neighbors, scale=1.0)
 
     index = ops.convert_to_tensor(LENGTH - 1, "int32")
-    shapes = shapes_of(step, query, cache, cache, index, *order)
+    jax.block_until_ready(tensors)
+    shapes = shapes_of(step, query, cache, cache, index, *tensors)
     assert len(shapes) > 10
+    # A table of permutations may be laid out flat.
+    tables = {(2 * LENGTH,)} if permutation_per == "head" else {(LENGTH,)}
     for shape in shapes:
-        assert all(size < LENGTH for size in shape), shape
+        assert shape in tables or all(size < LENGTH for size in shape), shape

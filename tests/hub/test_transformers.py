@@ -20,6 +20,7 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 keras_hub = pytest.importorskip("keras_hub")
 
 from keras_sa import hub  # noqa: E402
+from keras_sa.patterns import SlidingWindow  # noqa: E402
 
 VOCABULARY = 61
 # The first is longer than every native window below but that of gpt-oss.
@@ -273,11 +274,7 @@ def keras_greedy(causal_lm, rows, length):
 
 def sliding_window(causal_lm, window_size):
     return hub.swap_attention(
-        causal_lm,
-        "sliding_window",
-        window_size=window_size,
-        decode="window",
-        layers="all",
+        causal_lm, SlidingWindow(window_size), decode="pattern", layers="all"
     )
 
 

@@ -7,6 +7,8 @@ import pytest
 from keras_sa import hub
 from keras_sa.ops.neighbors import api as neighbors_api
 from keras_sa.ops.windowed import api as windowed_api
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 pytestmark = pytest.mark.skipif(
@@ -42,11 +44,8 @@ def generate():
     causal_lm.compile(sampler="greedy")
     hub.swap_attention(
         causal_lm,
-        "small_world",
-        merge="softmax",
-        window_size=5,
-        local_window_size=3,
-        decode="window",
+        Stochastic(5) | SlidingWindow(3),
+        decode="pattern",
         layers="all",
         seed=3,
     )

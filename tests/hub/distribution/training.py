@@ -7,17 +7,20 @@ import keras
 import numpy as np
 
 from keras_sa import hub
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 from tests.hub import models
 
 BATCH_SIZE = 8
 LENGTH = 16
 NUM_STEPS = 3
 LEARNING_RATE = 0.05
+_GATED = Stochastic(4) + SlidingWindow(4)
 SWAPS = {
-    "gates": {"mode": "small_world", "resample": "never"},
+    "gates": {"pattern": _GATED, "resample": "never"},
     # A new order of tokens at every step, the same on every device.
-    "gates_resampled": {"mode": "small_world"},
-    "stochastic": {"mode": "stochastic"},
+    "gates_resampled": {"pattern": _GATED},
+    "stochastic": {"pattern": Stochastic(4)},
 }
 PROMPTS = models.prompts([5, 7, 3, 6, 4, 7, 2, 5], 12)
 
@@ -40,7 +43,7 @@ def build(name, swap):
     """A compiled model of a family under one of `SWAPS`."""
     keras.utils.set_random_seed(1)
     causal_lm = models.build(name)
-    hub.swap_attention(causal_lm, window_size=4, seed=3, **SWAPS[swap])
+    hub.swap_attention(causal_lm, seed=3, **SWAPS[swap])
     causal_lm.compile(
         optimizer=keras.optimizers.SGD(LEARNING_RATE),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
