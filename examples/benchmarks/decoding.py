@@ -62,7 +62,9 @@ def attention_alone(arguments, backbone, length):
     from keras import ops
 
     from keras_sa import backend as keras_backend
-    from keras_sa.ops.neighbors.api import neighbor_attention
+    from keras_sa.ops import neighbor_attention
+    from keras_sa.patterns import SlidingWindow
+    from keras_sa.patterns import Stochastic
 
     attention = backbone.transformer_layers[0]._self_attention_layer
     heads, dim = arguments.heads, arguments.head_dim

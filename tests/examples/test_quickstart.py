@@ -9,6 +9,7 @@ from example_runs import table_rows
 
 from examples.quickstart import report
 from examples.quickstart.report import Result
+from keras_sa.patterns import Full
 
 NAME = "quickstart/run"
 COMPARED = (
@@ -66,7 +67,7 @@ def mean_of(cell):
 
 
 def result(name, budget, *losses):
-    return Result(name, budget, {"mode": "full"}, budget, list(losses))
+    return Result(name, budget, Full(), budget, list(losses))
 
 
 def test_conclusions_follow_the_numbers():
