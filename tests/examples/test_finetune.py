@@ -37,6 +37,7 @@ def check_output(folder, printed, pattern=PATTERN):
     assert repr(keras.saving.deserialize_keras_object(saved)) == pattern
 
 
+@slow_where_compiled
 def test_tunes_lora_weights_and_gates(options, tmp_path):
     printed = run_to_the_end(NAME, *options, "--output", tmp_path)
     check_output(tmp_path, printed)

@@ -5,6 +5,7 @@ import math
 import pytest
 from example_runs import numbers_in
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 from examples.quickstart import report
@@ -33,6 +34,7 @@ def options(text_folder, tiny_preset):
     )
 
 
+@slow_where_compiled
 # One test: its run takes longest.
 def test_writes_what_it_promises(options, tmp_path):
     printed = run_to_the_end(NAME, *options, "--output", tmp_path)

@@ -101,7 +101,7 @@ def check_table(folder, attentions):
 
 
 def check_losses(losses, sparse):
-    """What attends to everything is full attention; seeds draw different losses."""
+    """What attends to everything is full attention; seeds differ."""
     full = losses["full", None, None]
     for (_, budget, _), of_run in losses.items():
         if budget == COVERING:
