@@ -12,10 +12,10 @@ turn, so that a busy machine slows all of them: read the ratios. They are
   at the faster of two float32 matrix products timed in the same run;
 - against the others: time of ours over time of theirs, below 1 we win.
 
-Keys per token are what a token sees; gradients are those of the inputs. Before
-an attention is timed, values and gradients are compared with dense attention
-under the mask of what it says it sees, for a short text and at the same shape
-(in up to 512 rows of long texts). A wrong one gets no figure.
+Keys per token are what a token attends to; gradients are those of the inputs.
+Before an attention is timed, values and gradients are compared with dense
+attention under the mask that it says it has, for a short text and at the same
+shape (in up to 512 rows of long texts). A wrong one gets no figure.
 """
 
 import argparse
@@ -54,9 +54,9 @@ def parse_arguments(arguments=None):
         help="windows by these instead, each against the last named",
     )
     parser.add_argument(
-        "--orders",
+        "--permutations",
         action="store_true",
-        help="what another order costs: the same windows with and without",
+        help="what a permutation costs: the same windows with and without",
     )
     parser.add_argument(
         "--jit-compile",
@@ -101,8 +101,8 @@ def choose_attentions(arguments):
     )
     if arguments.implementations:
         table = attention_table.named_implementations(arguments.implementations)
-    if arguments.orders:
-        table = attention_table.order_attentions()
+    if arguments.permutations:
+        table = attention_table.permuted_attentions()
     if not arguments.attentions:
         return table
     wanted = tuple(arguments.attentions)
@@ -157,7 +157,7 @@ def measure_memory(attentions, problem, arguments):
         options += ["--implementations", *arguments.implementations]
     if arguments.jit_compile:
         options.append("--jit-compile")
-    if arguments.orders:
+    if arguments.permutations:
         options.append("--orders")
     return {x.name: grown_megabytes(x, problem, options) for x in attentions}
 

@@ -41,7 +41,7 @@ class Figures:
     """What was measured of one attention.
 
     Attributes:
-        visible_keys: keys that a token sees, on average.
+        visible_keys: keys that a token attends to, on average.
         flops: of the products, by pass.
         first_call: seconds of the first call, compilation included, by pass.
         seconds: of every round, by pass; no "both" without gradients.
@@ -247,7 +247,7 @@ def compare(what, received, expected):
 
 
 def visible_keys(candidate, chunk=1024):
-    """Mean number of keys that a token sees."""
+    """Mean number of keys that a token attends to."""
     length = candidate.problem.length
     total = 0.0
     for start in range(0, length, chunk):
@@ -305,7 +305,7 @@ def _product_seconds(first, second, rounds, compile):
 
 
 def time_in_turn(candidates, of_pass, rounds):
-    """Seconds of every round by name; the candidates take turns."""
+    """Seconds of every round by name; the candidates are interleaved."""
     candidates = {
         name: candidate
         for name, candidate in candidates.items()

@@ -1,7 +1,7 @@
 """The attentions of others, on the same shapes, as entries of the table.
 
-Each says in its mask what it sees, and is checked for that. Where a library
-wants hidden states and has projections of its own, the projections are
+Each says in its mask what it attends to, and is checked for that. Where a
+library wants hidden states and has projections of its own, the projections are
 replaced by query, key and value as given: attention core against core.
 
 Letters: as in `attention_table.py`; `b` tokens in a block.
@@ -24,8 +24,8 @@ from examples.benchmarks.attention_table import LayerCall
 from examples.benchmarks.attention_table import columns
 from examples.benchmarks.attention_table import routed_mask
 from examples.benchmarks.attention_table import sliding_mask
-from keras_sa.ops import patterns
-from keras_sa.ops.routed.api import routed_blocks
+from keras_sa.ops import route_to_blocks
+from keras_sa.patterns import BlockRouted
 
 # Every backend.
 
@@ -44,10 +44,12 @@ def make_routed_by_mask(problem):
     """MoBA as a mask of all pairs, chosen by the queries at hand."""
 
     def attend(query, key, value):
-        routes = routed_blocks(
+        routes = route_to_blocks(
             query, key, block_size=problem.window, top_k=TOP_K, is_causal=True
         )
-        mask = patterns.block_routed_mask(routes, problem.window, causal=True)
+        mask = BlockRouted(problem.window, TOP_K).mask(
+            problem.length, is_causal=True, routes=routes
+        )
         return ops.dot_product_attention(query, key, value, mask=mask)
 
     return attend
@@ -87,13 +89,13 @@ def make_flex(problem):
     import torch
     from torch.nn.attention import flex_attention
 
-    def is_seen(batch, head, row, column):
+    def is_visible(batch, head, row, column):
         return (row >= column) & (row - column < problem.window)
 
     # Every problem compiles anew, and Dynamo keeps few compilations.
     torch.compiler.reset()
     block_mask = flex_attention.create_block_mask(
-        is_seen, None, None, problem.length, problem.length, device="cpu"
+        is_visible, None, None, problem.length, problem.length, device="cpu"
     )
     compiled = torch.compile(flex_attention.flex_attention, dynamic=False)
     return functools.partial(compiled, block_mask=block_mask)
@@ -281,8 +283,8 @@ def make_big_bird(problem):
 
 
 def big_bird_mask(problem, rows, query=None, key=None):
-    """First and last block see all and are seen by all; the others see their
-    neighbours and random blocks beside; `[1, H, R, n]`."""
+    """First and last block attend to all and all attend to them; the others
+    attend to their neighbors and random blocks beside; `[1, H, R, n]`."""
     width = problem.window // BLOCKS
     count = problem.length // width
     block = np.arange(count)

@@ -1,7 +1,8 @@
 """The attentions of the benchmark: one entry says all there is about each.
 
-How to make it, which keys each token sees, which arithmetic it cannot avoid,
-and what it is compared with. `attention_peers.py` has the entries of others.
+How to make it, which keys each token attends to, which arithmetic it cannot
+avoid, and what it is compared with. `attention_peers.py` has the entries of
+others.
 
 Letters: `B` batch, `n` tokens, `H` heads, `D` head dim, `R` rows of the mask,
 `w` window.
@@ -16,9 +17,10 @@ import numpy as np
 from keras import ops
 
 import keras_sa
-from keras_sa.ops import patterns
-from keras_sa.ops.routed.api import routed_blocks
 from keras_sa.ops.windowed import api
+from keras_sa.patterns import BlockRouted
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 FULL, SLIDING = "full", "sliding window"
 ROUTED, SLIDING_LAYER = "block-routed, top 3", "SlidingWindowAttention"
@@ -50,9 +52,9 @@ class Attention:
         make: function of the problem that returns what is timed: a function
             of query, key and value `[B, n, H, D]`, or a `LayerCall`.
         mask: function of problem, rows, query and key; boolean numpy that
-            broadcasts to `[B, H, R, n]`: what those rows see.
+            broadcasts to `[B, H, R, n]`: what those rows attend to.
         computed_keys: function of the problem: keys per token that cannot
-            be left out of the products. Default: those that are seen.
+            be left out of the products. Default: those that it attends to.
         reference: whom it is compared with, beside full attention.
         is_layer: a layer with its projections, not the attention core.
         is_peer: somebody else's.
@@ -99,7 +101,7 @@ class LayerCall:
         return self.layer.output_dense(heads)
 
 
-# What rows see.
+# What rows attend to.
 
 
 def columns(problem):
@@ -110,76 +112,61 @@ def causal_mask(problem, rows, query=None, key=None):
     return columns(problem) <= rows[:, None]
 
 
-def _mask_of_neighbors(list_neighbors, rows, length, causal=True):
-    """Boolean `[R, n]` of lists of neighbours `[R, w]`, -1 for none."""
-    neighbors = list_neighbors(
-        causal=causal, positions=ops.convert_to_tensor(rows)
-    )
+def _mask_of_neighbors(neighbors, length):
+    """Boolean `[..., R, n]` of lists of neighbors `[..., R, m]`, -1 for
+    nobody."""
     neighbors = ops.convert_to_numpy(neighbors)
-    mask = np.zeros((len(neighbors), length + 1), bool)
-    np.put_along_axis(mask, neighbors, True, axis=1)
-    return mask[:, :length]  # -1 has put its marks in the column too many
+    mask = np.zeros((*neighbors.shape[:-1], length + 1), bool)
+    np.put_along_axis(mask, neighbors, True, axis=-1)
+    return mask[..., :length]  # -1 has put its marks in the column too many
 
 
-def sliding_mask(problem, rows, query=None, key=None, causal=True):
-    list_neighbors = functools.partial(
-        patterns.sliding_window_neighbors, problem.length, problem.window
-    )
-    return _mask_of_neighbors(list_neighbors, rows, problem.length, causal)
+def mask_of(pattern, is_causal=True):
+    """The mask of a pattern whose window is that of the problem.
 
-
-def permutation_of(problem, num_key_value_heads=None):
-    return keras_sa.ops.sample_permutation(
-        problem.length, seed=SEED, num_key_value_heads=num_key_value_heads
-    )
-
-
-def unordered_mask(per_head):
-    """Of windows of slots to both sides, in orders as `make_unordered` has."""
+    Args:
+        pattern: function of a window size.
+        is_causal: whether a token attends to no later token.
+    """
 
     def mask(problem, rows, query=None, key=None):
-        orders = permutation_of(problem, problem.heads if per_head else None)
-        orders = ops.reshape(orders, (-1, problem.length))
-        return np.stack(
-            [
-                _mask_of_neighbors(
-                    functools.partial(
-                        patterns.stochastic_neighbors,
-                        order,
-                        problem.window,
-                        "window",
-                    ),
-                    rows,
-                    problem.length,
-                    causal=False,
-                )
-                for order in orders
-            ]
-        )[None]
-
-    return mask
-
-
-def stochastic_mask(neighborhood):
-    def mask(problem, rows, query=None, key=None):
-        list_neighbors = functools.partial(
-            patterns.stochastic_neighbors,
-            permutation_of(problem),
-            problem.window,
-            neighborhood,
+        seed = pattern(problem.window).draw(
+            problem.length, seed=SEED, num_key_value_heads=problem.heads
         )
-        return _mask_of_neighbors(list_neighbors, rows, problem.length)
+        neighbors = pattern(problem.window).neighbors(
+            problem.length,
+            is_causal=is_causal,
+            seed=seed,
+            positions=ops.convert_to_tensor(rows),
+        )
+        return _mask_of_neighbors(neighbors, problem.length)
 
     return mask
+
+
+sliding_mask = mask_of(SlidingWindow)
+Blocks = functools.partial(Stochastic, neighborhood="block")
+PerHead = functools.partial(Stochastic, permutation_per="head")
 
 
 def routed_mask(problem, rows, query, key):
-    routes = routed_blocks(
+    pattern = BlockRouted(problem.window, TOP_K)
+    routes = keras_sa.ops.route_to_blocks(
         query, key, block_size=problem.window, top_k=TOP_K, is_causal=True
-    )
-    routes = ops.convert_to_numpy(routes)[:, rows]  # [B, R, H, blocks]
-    mask = np.repeat(routes, problem.window, axis=-1)[..., : problem.length]
-    return np.swapaxes(mask, 1, 2) & causal_mask(problem, rows)
+    )  # [B, n, H, r]
+    masks = [
+        _mask_of_neighbors(
+            pattern.neighbors(
+                problem.length,
+                is_causal=True,
+                positions=ops.convert_to_tensor(rows),
+                routes=of_text,
+            ),
+            problem.length,
+        )
+        for of_text in ops.unstack(routes)
+    ]
+    return np.stack(masks)
 
 
 # How they are made.
@@ -195,6 +182,12 @@ def make_sliding(problem, implementation=None):
         window_size=problem.window,
         is_causal=True,
         implementation=implementation,
+    )
+
+
+def permutation_of(problem, num_key_value_heads=None):
+    return keras_sa.ops.sample_permutation(
+        problem.length, seed=SEED, num_key_value_heads=num_key_value_heads
     )
 
 
@@ -216,13 +209,13 @@ def make_stochastic(problem, neighborhood, implementation=None):
     return attend
 
 
-def make_ordered(problem):
+def make_local(problem):
     return functools.partial(
         keras_sa.ops.sliding_window_attention, window_size=problem.window
     )
 
 
-def make_unordered(problem, per_head):
+def make_permuted(problem, per_head):
     permutation = permutation_of(problem, problem.heads if per_head else None)
 
     def attend(query, key, value):
@@ -249,19 +242,14 @@ def make_sliding_layer(problem):
     return LayerCall(layer, problem)
 
 
-# A causal mask hides half of a window of a random order wherever it falls:
+# A causal mask hides half of a window of a permutation wherever it falls:
 # the products must be made for all of the window.
 
 
-def slots_in_window(problem):
-    return patterns.visible_keys_per_token(
-        problem.length, problem.window, "stochastic"
-    )
-
-
-def slots_in_block(problem):
-    return patterns.visible_keys_per_token(
-        problem.length, problem.window, "stochastic", "block"
+def slots_in(pattern):
+    """The keys of a pattern whose window is that of the problem."""
+    return lambda problem: pattern(problem.window).keys_per_token(
+        problem.length
     )
 
 
@@ -281,8 +269,8 @@ def windowed_attentions(implementation=None):
                 neighborhood="window",
                 implementation=implementation,
             ),
-            stochastic_mask("window"),
-            slots_in_window,
+            mask_of(Stochastic),
+            slots_in(Stochastic),
         ),
         Attention(
             "stochastic, block" + suffix,
@@ -291,8 +279,8 @@ def windowed_attentions(implementation=None):
                 neighborhood="block",
                 implementation=implementation,
             ),
-            stochastic_mask("block"),
-            slots_in_block,
+            mask_of(Blocks),
+            slots_in(Blocks),
         ),
     )
 
@@ -307,25 +295,25 @@ ATTENTIONS = (
 )
 
 
-def order_attentions():
-    """The same windows to both sides, with and without another order."""
+def permuted_attentions():
+    """The same bidirectional windows, with and without a permutation."""
     in_order = "window, in order"
     table = [
         Attention(
             in_order,
-            make_ordered,
-            functools.partial(sliding_mask, causal=False),
+            make_local,
+            mask_of(SlidingWindow, is_causal=False),
         ),
     ]
-    for name, per_head in (
-        ("window, one order", False),
-        ("window, an order per head", True),
+    for name, pattern in (
+        ("window, one permutation", Stochastic),
+        ("window, a permutation per head", PerHead),
     ):
         table.append(
             Attention(
                 name,
-                functools.partial(make_unordered, per_head=per_head),
-                unordered_mask(per_head),
+                functools.partial(make_permuted, per_head=pattern is PerHead),
+                mask_of(pattern, is_causal=False),
                 reference=in_order,
             )
         )

@@ -5,7 +5,7 @@
 Times, in one process and in turn, for caches of several lengths:
 
 - attention alone: to the whole cache, as KerasHub computes it, and to the
-  neighbours in a window, `decode="window"`;
+  neighbors in a pattern, `decode="pattern"`;
 - the attention layer around it: projections, and the copies of the cache that
   KerasHub makes at every step (it writes the new key and value, and stacks
   keys and values again), which no swap can leave out.
@@ -62,9 +62,9 @@ def attention_alone(arguments, backbone, length):
     from keras import ops
 
     from keras_sa import backend as keras_backend
-    from keras_sa.hub import decoding
-    from keras_sa.hub.generation import draw_order
-    from keras_sa.ops.neighbors.api import neighbor_attention
+    from keras_sa.ops import neighbor_attention
+    from keras_sa.patterns import SlidingWindow
+    from keras_sa.patterns import Stochastic
 
     attention = backbone.transformer_layers[0]._self_attention_layer
     heads, dim = arguments.heads, arguments.head_dim
@@ -72,7 +72,6 @@ def attention_alone(arguments, backbone, length):
     query = keras.random.normal((1, 1, heads, dim), seed=0)
     key, value = (keras.random.normal(shape, seed=s) for s in (1, 2))
     index = ops.convert_to_tensor(length - 1, "int32")
-    order = draw_order(0, length)
 
     def full(query, key, value, index):
         group = heads // arguments.key_value_heads
@@ -82,30 +81,31 @@ def attention_alone(arguments, backbone, length):
             query, key, value, ops.reshape(mask, (1, 1, length))
         )
 
-    def attend(query, key, value, neighbors):
-        return neighbor_attention(query, key, value, neighbors, scale=dim**-0.5)
+    def within(pattern):
+        drawn = pattern.draw(length, seed=0)
 
-    def sliding(query, key, value, index):
-        neighbors = decoding.local_neighbors(
-            ops.reshape(index, (1,)), length, arguments.window
-        )
-        return attend(query, key, value, neighbors)
+        def attend(query, key, value, index):
+            neighbors = pattern.neighbors(
+                length,
+                is_causal=True,
+                seed=drawn,
+                positions=ops.reshape(index, (1,)),
+            )
+            return neighbor_attention(
+                query, key, value, neighbors, scale=dim**-0.5
+            )
 
-    def stochastic(query, key, value, index, *order):
-        neighbors = decoding.stochastic_neighbors(
-            ops.reshape(index, (1,)), order, arguments.window, "window"
-        )
-        return attend(query, key, value, neighbors)
+        return attend
 
     tensors = (query, key, value, index)
     timed = {
-        "attention: whole cache": (full, tensors),
-        "attention: sliding window": (sliding, tensors),
-        "attention: stochastic window": (stochastic, (*tensors, *order)),
+        "attention: whole cache": full,
+        "attention: sliding window": within(SlidingWindow(arguments.window)),
+        "attention: stochastic window": within(Stochastic(arguments.window)),
     }
     return {
         name: bind(keras_backend.compile(function), tensors)
-        for name, (function, tensors) in timed.items()
+        for name, function in timed.items()
     }
 
 
@@ -182,13 +182,11 @@ def main():
     os.environ["KERAS_BACKEND"] = arguments.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_sa import hub
+    from keras_sa.patterns import SlidingWindow
 
     backbone, swapped = (build_backbone(arguments) for _ in range(2))
     hub.swap_attention(
-        swapped,
-        "sliding_window",
-        window_size=arguments.window,
-        decode="window",
+        swapped, SlidingWindow(arguments.window), decode="pattern"
     )
     columns = [
         functions_at(arguments, backbone, swapped, length)

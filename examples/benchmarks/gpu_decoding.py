@@ -1,9 +1,9 @@
-"""Times a step of decoding: the neighbours in a window, or the whole cache.
+"""Times a step of decoding: the neighbors in a window, or the whole cache.
 
 Part of `gpu.py`.
 
 Letters: `S` rows of the cache, `H` query heads, `K` key/value heads, `D` head
-dim, `m` neighbours.
+dim, `m` neighbors.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def run_section(report, budget, stopwatch, device, is_rehearsal):
         rows.append((f"{length:,}", *(_cell(result[name]) for name in names)))
     print(
         f"A step of decoding, H={HEADS} K={KV_HEADS} D={HEAD_DIM}, "
-        f"{NEIGHBORS} neighbours: device ms (host ms)\n"
+        f"{NEIGHBORS} neighbors: device ms (host ms)\n"
     )
     print_table(("rows of the cache", *names), rows)
 
@@ -87,7 +87,7 @@ def time_one(name, length, neighbors, stopwatch, dtype):
 
 
 def step_function(name, neighbors):
-    from keras_sa.ops.neighbors.api import neighbor_attention
+    from keras_sa.ops import neighbor_attention
 
     def whole_cache(query, key, value):
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))

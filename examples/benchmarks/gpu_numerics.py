@@ -129,7 +129,11 @@ def run_oracle(case, inputs, dtype, device):
         return None if x is None else torch.as_tensor(x, device=device)
 
     visible = case_visibility(
-        case, inputs.permutation, inputs.padding_mask, device
+        case,
+        inputs.permutation,
+        inputs.padding_mask,
+        device,
+        hidden_first=inputs.hidden_first,
     )
     output, lse, gradients = exact_attention(
         *(tensor(x) for x in (inputs.query, inputs.key, inputs.value)),

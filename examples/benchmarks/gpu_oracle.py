@@ -24,8 +24,11 @@ BOUNDS = {
 OWN_ERRORS = 4
 
 
-def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
-    """Who sees whom: a function of tokens `[r]` to booleans `[.., H, r, n]`.
+def case_visibility(
+    case, permutation=None, padding_mask=None, device="cpu", hidden_first=None
+):
+    """Who attends to whom: a function of tokens `[r]` to booleans
+    `[.., H, r, n]`.
 
     Args:
         case: `keras_sa.testing.Case`.
@@ -33,6 +36,7 @@ def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
             a sliding window.
         padding_mask: boolean numpy `[B, n]` or `None`.
         device: where the masks are made.
+        hidden_first: int, or int numpy `[B]`, or `None`.
     """
     slots = torch.as_tensor(
         _slots(case, permutation, padding_mask), device=device
@@ -43,6 +47,10 @@ def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
     everyone = torch.arange(case.length, device=device)
     is_sliding = permutation is None
     before, after = _reach(case.window, is_sliding and case.is_causal)
+    hidden_windows = list(case.hidden_windows)
+    if case.exclude_local is not None:
+        reach = _reach(case.exclude_local, case.is_causal)
+        hidden_windows.append((*reach, 1))
 
     def visible(tokens):
         distance = tokens[:, None] - everyone  # [r, n]
@@ -52,19 +60,32 @@ def case_visibility(case, permutation=None, padding_mask=None, device="cpu"):
             size = min(case.window, case.length)
             mask = mine // size == others // size
         else:
-            ahead = mine - others
-            mask = (ahead <= before) & (ahead >= -after)
+            mask = _is_within(
+                mine - others,
+                (before * case.dilation, after * case.dilation),
+                case.dilation,
+            )
         if case.is_causal:
             mask = mask & (distance >= 0)
-        if case.exclude_local is not None:
-            back, front = _reach(case.exclude_local, case.is_causal)
-            mask = mask & ~((distance <= back) & (distance >= -front))
+        for back, front, dilation in hidden_windows:
+            mask = mask & ~_is_within(distance, (back, front), dilation)
+        if hidden_first is not None:
+            first = torch.as_tensor(hidden_first, device=device)
+            mask = mask & (everyone >= first.reshape(-1, 1, 1, 1))
         if real is not None:
             pairs = real[:, tokens][:, :, None] & real[:, None, :]
             mask = mask & pairs[:, None]
         return mask
 
     return visible
+
+
+def _is_within(distance, reach, dilation):
+    """Whether a distance is a multiple of the dilation, within `(left,
+    right)`."""
+    left, right = reach
+    is_within = (distance <= left) & (distance >= -right)
+    return is_within & (distance % dilation == 0)
 
 
 def _reach(window, is_one_sided):
@@ -96,13 +117,13 @@ def _slots(case, permutation, padding_mask):
 
 
 def full_visibility(length, device):
-    """Every token sees itself and all before it."""
+    """Every token attends to itself and all before it."""
     everyone = torch.arange(length, device=device)
     return lambda tokens: (tokens[:, None] >= everyone)[None, None]
 
 
 def union(first, second):
-    """Who is seen by either visibility."""
+    """Who is visible by either of two."""
     return lambda tokens: first(tokens) | second(tokens)
 
 
@@ -188,7 +209,7 @@ def _attend(tokens, inputs, visible, scale, attn_logits_soft_cap, real):
                 ~real[:, tokens][:, None, :, None], -math.inf
             )
         scores = torch.cat([scores, sink], -1)
-    # A row that sees nothing: the gradient of its log-sum-exp would be NaN.
+    # A row without a key: the gradient of its log-sum-exp would be NaN.
     empty = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(empty, 0.0)
     lse = scores.logsumexp(-1, keepdim=True)

@@ -67,7 +67,7 @@ class Work:
 
     Attributes:
         flops: of the matrix products of all tiles visited, dims padded.
-        useful_flops: of the pairs that see each other alone.
+        useful_flops: of the visible pairs alone.
         exponentials: one for each pair of the tiles visited.
         memory_bytes: every input read once, every output written once.
         tile_bytes: what all programs together ask for; what exceeds
@@ -107,7 +107,7 @@ class Work:
 
 
 def make_problem(length, head_dim, window=256, **changes):
-    """A causal stochastic window in bfloat16 with one order for all heads."""
+    """A causal stochastic window in bfloat16, one permutation for all heads."""
     from keras_sa.triton import launch as triton_launch
 
     settings = {
@@ -179,7 +179,7 @@ def _ranges(problem, own, of_keys):
 
 
 def visible_pairs(problem):
-    """Pairs of one head that see each other, as a mean over all orders;
+    """Visible pairs of one head, as a mean over all permutations;
     `exclude_local` is not counted."""
     p = problem
     if p.block_size:
@@ -189,7 +189,7 @@ def visible_pairs(problem):
         others = _at_most(p.length, p.left) + _at_most(p.length, p.right)
     is_one_sided = p.left == 0 or p.right == 0
     if p.is_causal and not (is_one_sided and p.order_shape is None):
-        others = others / 2  # a pair of tokens is seen from its later end
+        others = others / 2  # a pair of tokens is visible from its later end
     return others + p.length
 
 

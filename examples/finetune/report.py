@@ -21,10 +21,11 @@ def write(folder, pattern, full_loss, before, curve, sample):
 
 def tabulate(pattern, full_loss, before, curve):
     after = curve.held_out[-1]
+    name = reports.in_cell(pattern)
     rows = (
         ("full, as it was", full_loss),
-        (f"{pattern.mode}, before", before),
-        (f"{pattern.mode}, after {len(curve.train)} steps", after),
+        (f"{name}, before", before),
+        (f"{name}, after {len(curve.train)} steps", after),
     )
     return "\n".join(
         [
@@ -34,8 +35,6 @@ def tabulate(pattern, full_loss, before, curve):
                 f"| {name} | {loss:.4f} | {loss - full_loss:+.4f} |"
                 for name, loss in rows
             ),
-            "",
-            f"{pattern!r}",
             "",
             conclude(after - full_loss),
         ]
@@ -51,7 +50,7 @@ def conclude(difference):
     relation = "below" if difference < -SMALLEST_DIFFERENCE else "equal to"
     return (
         f"After fine-tuning the loss is {relation} that of full attention "
-        f"({difference:+.4f}), which saw less text: it was not fine-tuned."
+        f"({difference:+.4f}), which has read less text: it was not fine-tuned."
     )
 
 

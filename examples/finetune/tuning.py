@@ -5,6 +5,7 @@ import numpy as np
 
 from examples.finetune import report
 from examples.shared import byte_text
+from examples.shared import command_line
 from examples.shared import language_model
 from examples.shared import small_model
 from examples.shared.command_line import announce
@@ -19,6 +20,7 @@ EVALUATION_BATCH_SIZE = 4
 
 
 def main(arguments):
+    pattern = read_pattern(arguments)
     keras.utils.set_random_seed(arguments.seed)
     announce(1, STAGES, "Loading the model and the text")
     model = language_model.load(arguments)
@@ -26,13 +28,13 @@ def main(arguments):
     held_out = model.cut(held_out_tokens, arguments.length)
     print(f"  {train[1].size:,} tokens to train on, {held_out[1].size:,} not")
 
-    announce(2, STAGES, f"Swapping {arguments.mode} in")
+    announce(2, STAGES, f"Swapping in {pattern}")
     model.compile(seed=arguments.seed)
     full_loss = model.loss(held_out, EVALUATION_BATCH_SIZE)
     print(f"  held-out loss, full attention: {full_loss:.4f} nats per token")
-    swap = swap_attention(arguments, model.causal_lm)
+    swap_attention(arguments, model.causal_lm, pattern)
     before = model.loss(held_out, EVALUATION_BATCH_SIZE)
-    print(f"  held-out loss, {swap.patterns[0].mode}: {before:.4f}")
+    print(f"  held-out loss, {pattern}: {before:.4f}")
 
     choose_what_to_train(arguments, model.causal_lm)
     announce(3, STAGES, f"Fine-tuning {count_trainable(model):,} parameters")
@@ -53,9 +55,20 @@ def main(arguments):
     )
     sample = loaded.decode(written)
     paths = report.write(
-        arguments.output, swap.patterns[0], full_loss, before, curve, sample
+        arguments.output, pattern, full_loss, before, curve, sample
     )
     announce_end([*paths, preset])
+
+
+def read_pattern(arguments):
+    (pattern,) = command_line.read_patterns("--pattern", [arguments.pattern])
+    if arguments.only_gates and "gates" not in pattern.needs():
+        raise SystemExit(
+            "--only-gates expects a --pattern with gates, such as "
+            "'Stochastic(32) + SlidingWindow(32)'. "
+            f"Received: --only-gates --pattern {arguments.pattern!r}"
+        )
+    return pattern
 
 
 def read_examples(arguments, model):
@@ -75,14 +88,12 @@ def read_examples(arguments, model):
     return examples, held_out
 
 
-def swap_attention(arguments, causal_lm):
-    return hub.swap_attention(
+def swap_attention(arguments, causal_lm, pattern):
+    hub.swap_attention(
         causal_lm,
-        arguments.mode,
-        window_size=arguments.window,
-        merge=arguments.merge,
+        pattern,
         # It learns to do without the rest: no step has to read all of it.
-        decode="window",
+        decode="pattern",
         layers=arguments.layers,
         seed=arguments.seed,
     )

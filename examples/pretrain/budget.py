@@ -8,20 +8,19 @@ vocabulary, `n` tokens of a sequence, `B` sequences of a batch.
 import dataclasses
 
 from examples.pretrain import attention_options
-from examples.shared.visible_keys import visible_keys
 
 _BYTES = {"float32": 4, "mixed_bfloat16": 2, "mixed_float16": 2}
 _FORWARD_AND_BACKWARD = 3  # forward passes; the backward pass is worth two
 _ADAM_MOMENTS = 2
 
 
-def num_parameters(shape, vocabulary_size, num_gated_paths=0):
+def num_parameters(shape, vocabulary_size, num_gates=0):
     """As `count_params()` of the model that `build_model` makes.
 
     Args:
         shape: `sizes.Shape`.
         vocabulary_size: `V`; one matrix embeds tokens and predicts them.
-        num_gated_paths: paths with a gate, of all layers.
+        num_gates: gates of all layers, one for each term of a gated sum.
     """
     F, H = shape.hidden_dim, shape.num_query_heads
     norms = 2 * F + 2 * shape.head_dim  # the second pair: of queries and keys
@@ -30,7 +29,7 @@ def num_parameters(shape, vocabulary_size, num_gated_paths=0):
         vocabulary_size * F
         + shape.num_layers * (_matrices(shape) + norms)
         + F
-        + num_gated_paths * gate
+        + num_gates * gate
     )
 
 
@@ -42,19 +41,19 @@ def _matrices(shape):
 
 
 def forward_flops_per_token(
-    shape, vocabulary_size, keys_of_layers, num_gated_paths=0
+    shape, vocabulary_size, keys_of_layers, num_gates=0
 ):
     """Multiplications and additions of all matrix products, for one token.
 
     Args: as in `num_parameters`, and
-        keys_of_layers: the mean number of keys that a token sees, in each
-            layer.
+        keys_of_layers: the mean number of keys that a token attends to, in
+            each layer.
     """
     F, H = shape.hidden_dim, shape.num_query_heads
     weights = (
         shape.num_layers * _matrices(shape)
         + vocabulary_size * F
-        + num_gated_paths * F * H
+        + num_gates * F * H
     )
     # Scores, and the sum of values.
     attention = 2 * H * shape.head_dim * sum(keys_of_layers)
@@ -117,20 +116,23 @@ def _logit_bytes(vocabulary_size, width):
     return vocabulary_size * (2 * 4 + width)
 
 
-def report(arguments, shape, vocabulary_size):
+def report(arguments, shape, patterns, vocabulary_size):
     """Lines that tell what a run will take.
 
     Args:
         arguments: of the command line, with all defaults.
         shape: `sizes.Shape`.
+        patterns: the `Pattern` of each layer.
         vocabulary_size: `V`.
     """
-    modes = attention_options.modes_of_layers(arguments, shape.num_layers)
-    keys_of_layers = visible_keys_of_layers(arguments, modes)
-    num_gated = count_gated_paths(arguments, modes)
-    parameters = num_parameters(shape, vocabulary_size, num_gated)
+    keys_of_layers = [
+        pattern.keys_per_token(arguments.length, is_causal=True)
+        for pattern in patterns
+    ]
+    num_gates = sum(map(attention_options.num_gates, patterns))
+    parameters = num_parameters(shape, vocabulary_size, num_gates)
     forward = forward_flops_per_token(
-        shape, vocabulary_size, keys_of_layers, num_gated
+        shape, vocabulary_size, keys_of_layers, num_gates
     )
     training = _FORWARD_AND_BACKWARD * forward
     tokens = arguments.steps * tokens_per_step(arguments)
@@ -159,23 +161,6 @@ def report(arguments, shape, vocabulary_size):
             for field in dataclasses.fields(needed)
         ),
     ]
-
-
-def visible_keys_of_layers(arguments, modes):
-    """The mean keys per token in each layer."""
-    return [
-        visible_keys(
-            arguments.length,
-            mode,
-            **attention_options.options_of(arguments, mode),
-        )
-        for mode in modes
-    ]
-
-
-def count_gated_paths(arguments, modes):
-    """Paths with a gate, of all layers."""
-    return sum(attention_options.gated_paths(arguments, mode) for mode in modes)
 
 
 def tokens_per_step(arguments):

@@ -37,7 +37,7 @@ DEFAULT = (
     "two_windows",
     "small_world_per_head",
 )
-_OWN = ("--attention", "--seed", "--output", "--dry-run")  # of run.py
+_OWN = ("--pattern", "--seed", "--output", "--dry-run")  # of run.py
 
 
 def parse_arguments():

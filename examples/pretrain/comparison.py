@@ -13,9 +13,11 @@ import sys
 
 from examples.pretrain import attention_options
 from examples.pretrain import comparison_report
-from examples.shared.attentions import options_at
+from examples.shared.attentions import ATTENTIONS
+from examples.shared.attentions import pattern_at
 from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
+from keras_sa.patterns import Pattern
 
 _SHOWN_LINES = 20  # of a run that failed
 
@@ -27,13 +29,13 @@ class Job:
     Attributes:
         attention: its name.
         seed: int.
-        options: of `hub.swap_attention`.
+        pattern: what its tokens attend to.
         arguments: of the command line of the comparison.
     """
 
     attention: str
     seed: int
-    options: dict
+    pattern: Pattern
     arguments: argparse.Namespace
 
     @property
@@ -47,7 +49,9 @@ class Job:
         script = pathlib.Path(__file__).with_name("run.py")
         return [
             os.path.relpath(script),
-            *attention_options.as_words(self.options),
+            *attention_options.as_words(
+                self.pattern, ATTENTIONS[self.attention].resample
+            ),
             *("--seed", str(self.seed), "--output", str(self.folder)),
             *("--size", arguments.size, "--length", str(arguments.length)),
             *("--backend", arguments.backend),
@@ -67,11 +71,11 @@ class Job:
 
 def main(arguments):
     budget, length = arguments.visible_keys, arguments.length
-    options = {
-        name: options_at(name, budget, length) for name in arguments.attentions
+    patterns = {
+        name: pattern_at(name, budget, length) for name in arguments.attentions
     }
     runs = [
-        Job(name, seed, options[name], arguments)
+        Job(name, seed, patterns[name], arguments)
         for seed in arguments.seeds
         for name in arguments.attentions
     ]

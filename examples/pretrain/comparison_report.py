@@ -6,23 +6,21 @@ import numpy as np
 
 from examples.shared import reports
 from examples.shared.attentions import ATTENTIONS
-from examples.shared.attentions import describe
-from examples.shared.visible_keys import visible_keys
 
 # What is compared with what, and the question that it answers.
 QUESTIONS = (
-    ("small_world", "sliding_window", "Do random orders help a window?"),
+    ("small_world", "sliding_window", "Do permutations help a window?"),
     ("small_world", "gated_window", "Or is it the gate?"),
-    ("small_world", "two_windows", "Or the second path?"),
+    ("small_world", "two_windows", "Or the second term?"),
     ("small_world", "half_window", "Or the narrower window?"),
     ("half_window", "sliding_window", "Does a narrow window learn sooner?"),
     ("small_world", "full", "How near is the small world to full attention?"),
-    ("stochastic", "sliding_window", "Can random orders stand alone?"),
-    ("stochastic_block", "stochastic", "Blocks or windows of a random order?"),
+    ("stochastic", "sliding_window", "Can permutations stand alone?"),
+    ("stochastic_block", "stochastic", "Blocks or windows?"),
     ("small_world_block", "small_world", "And in the small world?"),
-    ("small_world_per_head", "small_world", "One order for each head?"),
+    ("small_world_per_head", "small_world", "One permutation for each head?"),
     ("stochastic_per_head", "stochastic", "And without the local window?"),
-    ("small_world_fixed", "small_world", "One order for all steps?"),
+    ("small_world_fixed", "small_world", "One permutation for all steps?"),
     ("small_world", "block_routed", "And mixture of block attention?"),
 )
 _MEASURES = {"whole context": "loss", "last quarter": "last_quarter"}
@@ -38,17 +36,17 @@ class Results:
 
     def __init__(self, runs, length):
         self.seeds = list(dict.fromkeys(run.seed for run in runs))
-        self.options = {run.attention: run.options for run in runs}
+        self.patterns = {run.attention: run.pattern for run in runs}
         self.summaries = {
             (run.attention, run.seed): run.summary() for run in runs
         }
         self.visible_keys = {
-            name: visible_keys(length, **options)
-            for name, options in self.options.items()
+            name: pattern.keys_per_token(length, is_causal=True)
+            for name, pattern in self.patterns.items()
         }
 
     def __contains__(self, attention):
-        return attention in self.options
+        return attention in self.patterns
 
     def of(self, attention):
         """The summaries of all seeds."""
@@ -64,7 +62,7 @@ class Results:
         return np.array([s[by_quarter][-1] for s in self.of(attention)])
 
     def gates(self, attention):
-        """Means over seeds `[layers, paths]`, or `None`."""
+        """Means over seeds `[layers, terms]`, or `None`."""
         gates = [s.get("gates_by_layer") for s in self.of(attention)]
         return np.mean(gates, axis=0) if all(gates) else None
 
@@ -94,7 +92,7 @@ def write(arguments, runs):
 
 
 def tabulate(results):
-    some = results.of(next(iter(results.options)))[0]
+    some = results.of(next(iter(results.patterns)))[0]
     heading = (
         f"Trained from scratch, {some['steps']:,} steps, {some['tokens']:,} "
         f"tokens. Loss in nats per token over {some['held_out_tokens']:,} "
@@ -103,11 +101,11 @@ def tabulate(results):
         f"{results.seeds}; differences from full attention are taken seed by "
         "seed."
     )
-    columns = ["attention", "windows", "visible keys per token"]
+    columns = ["attention", "pattern", "visible keys per token"]
     for what in ("loss", "last quarter"):
         columns += [what, "above full"]
     columns += ["parameters", "s of training"]
-    rows = [row_of(results, name) for name in results.options]
+    rows = [row_of(results, name) for name in results.patterns]
     return f"{heading}\n\n{reports.tabulate(columns, rows)}"
 
 
@@ -115,7 +113,7 @@ def row_of(results, name):
     """The cells of an attention."""
     cells = [
         name,
-        describe(results.options[name]),
+        reports.in_cell(results.patterns[name]),
         f"{results.visible_keys[name]:.1f}",
     ]
     for measure in _MEASURES.values():
@@ -169,23 +167,23 @@ def verdict(differences):
 
 def tabulate_gates(results):
     """Mean gates, or an empty string."""
-    gates = {name: results.gates(name) for name in results.options}
+    gates = {name: results.gates(name) for name in results.patterns}
     gates = {name: value for name, value in gates.items() if value is not None}
     if not gates:
         return ""
     layers = max(len(value) for value in gates.values())
     lines = [
-        "Gates after training, random / local: means over held-out tokens, "
-        "heads and seeds, by layer. They start at 0.50, if --gate-bias does "
-        "not say else.",
+        "Gates after training, in the order of the terms: means over held-out "
+        "tokens, heads and seeds, by layer. They start at 0.50, if "
+        "--gate-bias does not say else.",
         "",
         "| attention | " + " | ".join(map(str, range(layers))) + " | mean |",
         "|---|" + "---:|" * (layers + 1),
     ]
     for name, value in gates.items():
         told = [
-            " / ".join(f"{gate:.2f}" for gate in paths)
-            for paths in [*value, value.mean(axis=0)]
+            " / ".join(f"{gate:.2f}" for gate in gates)
+            for gates in [*value, value.mean(axis=0)]
         ]
         lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines)
@@ -201,7 +199,7 @@ def tabulate_seeds(results):
         + " |",
         "|---|" + "---:|" * len(results.seeds),
     ]
-    for name in results.options:
+    for name in results.patterns:
         pairs = zip(results.loss(name), results.last_quarter(name))
         told = [f"{whole:.4f}, {last:.4f}" for whole, last in pairs]
         lines.append(f"| {name} | {' | '.join(told)} |")
@@ -215,7 +213,7 @@ def write_all(results, path):
         writer.writerow(
             ["attention", "seed", "loss", "last_quarter", "seconds", "command"]
         )
-        for name in results.options:
+        for name in results.patterns:
             for seed, summary, whole, last in zip(
                 results.seeds,
                 results.of(name),
@@ -230,7 +228,7 @@ def write_all(results, path):
 def plot(results, path):
     """Every seed as a point, with the mean, for both measures."""
     figure, panels = reports.make_axes(len(_MEASURES), width=9.6)
-    names = list(results.options)
+    names = list(results.patterns)
     for axes, (title, measure) in zip(panels, _MEASURES.items()):
         for row, name in enumerate(names):
             losses = getattr(results, measure)(name)

@@ -1,7 +1,6 @@
 """The log of a run: a row of a CSV file for every interval of steps.
 
-Letters: `P` paths of a layer: the stochastic and the local one, or the local
-one alone.
+Letters: `P` terms of a gated sum.
 """
 
 import csv
@@ -10,30 +9,36 @@ import os
 
 import numpy as np
 
-_GATES = ("stochastic_gate", "local_gate")
-FIELDS = (
+_BEFORE_GATES = (
     "step",
     "tokens",
     "loss",
     "held_out_loss",
     "learning_rate",
-    *_GATES,
-    "tokens_per_second",
-    "seconds",
 )
 TIMING = ("tokens_per_second", "seconds")  # what no two runs have the same
 
 
+def fields(num_gates):
+    """Of a row, where layers have up to as many gates."""
+    return (*_BEFORE_GATES, *map(gate_field, range(num_gates)), *TIMING)
+
+
+def gate_field(term):
+    return f"gate_{term + 1}"
+
+
 def mean_gates(layers):
-    """The mean over the layers that have a path, `{name: gate}`.
+    """The mean over the layers that have a term, `{name: gate}`.
 
     Args:
         layers: the mean gates `[P]` of each layer.
     """
     return {
-        name: float(np.mean(paths))
-        for place, name in ((-2, _GATES[0]), (-1, _GATES[1]))
-        if (paths := [layer[place] for layer in layers if len(layer) >= -place])
+        gate_field(term): float(
+            np.mean([gates[term] for gates in layers if len(gates) > term])
+        )
+        for term in range(max(map(len, layers), default=0))
     }
 
 
@@ -42,21 +47,23 @@ class CsvLog:
 
     Args:
         path: of the file.
+        num_gates: the most that a layer has.
         size: bytes of it that count. What a run wrote after its checkpoint,
             it is about to do again.
     """
 
-    def __init__(self, path, size=0):
+    def __init__(self, path, num_gates=0, size=0):
         self.path = path
+        self.fields = fields(num_gates)
         if size == 0:
             path.write_bytes(b"")
-            self._append(_as_line(FIELDS))
+            self._append(_as_line(self.fields))
         else:
             os.truncate(path, size)
 
     def write(self, row):
-        """Appends a row, a dict with some of `FIELDS`."""
-        self._append(_as_line([row.get(name, "") for name in FIELDS]))
+        """Appends a row, a dict with some of `fields`."""
+        self._append(_as_line([row.get(name, "") for name in self.fields]))
 
     @property
     def size(self):
@@ -92,9 +99,9 @@ class TensorBoardLog:
         )
 
     def write(self, row):
-        for name in FIELDS[1:]:
-            if name in row:
-                self.writer.add_scalar(name, row[name], row["step"])
+        for name, value in row.items():
+            if name != "step":
+                self.writer.add_scalar(name, value, row["step"])
         self.writer.flush()
 
 

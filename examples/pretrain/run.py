@@ -1,8 +1,10 @@
-"""Trains a KerasHub decoder from scratch with the attention of your choice.
+"""Trains a KerasHub decoder from scratch with the pattern of your choice.
 
     python examples/pretrain/run.py
-    python examples/pretrain/run.py --attention small_world --output results/sw
-    python examples/pretrain/run.py --size paper-360m --attention small_world \\
+    python examples/pretrain/run.py --output results/small_world \\
+        --pattern "Stochastic(64) + SlidingWindow(64)"
+    python examples/pretrain/run.py --size paper-360m \\
+        --pattern "Stochastic(256) + SlidingWindow(256)" \\
         --dataset HuggingFaceFW/fineweb-edu --dataset-config sample-100BT \\
         --dry-run
 
@@ -71,7 +73,7 @@ def describe_sizes():
     lines = ["defaults by --size:"]
     for name, size in SIZES.items():
         training = ", ".join(f"{k} {v}" for k, v in size.training.items())
-        lines.append(f"  {name}: window {size.window_size}, {training}")
+        lines.append(f"  {name}: {training}")
     return "\n".join(lines).replace("_", "-")
 
 
@@ -170,13 +172,9 @@ def fill_in_defaults(arguments):
     interval = _INTERVALS_BETWEEN_CHECKPOINTS * arguments.log_every
     arguments.evaluate_every = arguments.evaluate_every or interval
     arguments.checkpoint_every = arguments.checkpoint_every or interval
-    attention_options.fill_in_defaults(arguments, size.window_size)
 
 
 def check(parser, arguments):
-    wrong = attention_options.why_not(arguments)
-    if wrong:
-        parser.error(wrong)
     command_line.check_at_least_one(parser, arguments, *_AT_LEAST_ONE)
     for name in ("evaluate_every", "checkpoint_every"):
         if getattr(arguments, name) % arguments.log_every:

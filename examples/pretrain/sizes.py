@@ -22,12 +22,10 @@ class Size:
     Attributes:
         shape: of the model.
         training: the defaults of arguments of the command line, by name.
-        window_size: of attentions that have one.
     """
 
     shape: Shape
     training: dict
-    window_size: int
 
 
 SIZES = {
@@ -54,7 +52,6 @@ SIZES = {
             "log_every": 20,
             "held_out_sequences": 64,
         },
-        window_size=64,
     ),
     # A few hours on one GPU.
     "small": Size(
@@ -79,7 +76,6 @@ SIZES = {
             "log_every": 50,
             "held_out_sequences": 512,
         },
-        window_size=128,
     ),
     # The size of arXiv 2604.00754: about 15 billion tokens, 0.5 million a
     # step.
@@ -105,6 +101,5 @@ SIZES = {
             "log_every": 10,
             "held_out_sequences": 1024,
         },
-        window_size=256,
     ),
 }

@@ -34,11 +34,12 @@ def main(arguments):
     shape = dataclasses.replace(
         SIZES[arguments.size].shape, num_layers=arguments.layers
     )
+    patterns = attention_options.patterns_of_layers(arguments, arguments.layers)
     if arguments.dry_run:
         vocabulary_size = tokenizing.vocabulary_size(
             arguments.tokenizer, arguments.vocabulary_size
         )
-        report(arguments, shape, vocabulary_size)
+        report(arguments, shape, patterns, vocabulary_size)
         return
 
     announce(1, STAGES, "Reading documents")
@@ -46,7 +47,7 @@ def main(arguments):
     train, held_out, tokenizer = read(arguments, run)
 
     announce(2, STAGES, f"Building {arguments.size}")
-    report(arguments, shape, tokenizer.vocabulary_size)
+    report(arguments, shape, patterns, tokenizer.vocabulary_size)
     training = make_training(arguments, run, shape, train, held_out, tokenizer)
 
     announce(3, STAGES, f"Training from step {training.step}")
@@ -106,9 +107,9 @@ def make_training(arguments, run, shape, train, held_out, tokenizer):
     )
 
 
-def report(arguments, shape, vocabulary_size):
+def report(arguments, shape, patterns, vocabulary_size):
     print(f"  attention: {attention_options.describe(arguments)}")
-    for line in budget.report(arguments, shape, vocabulary_size):
+    for line in budget.report(arguments, shape, patterns, vocabulary_size):
         print(f"  {line}")
 
 
@@ -137,7 +138,7 @@ def swap_attention(arguments, model):
     try:
         swap = hub.swap_attention(model, seed=arguments.seed, **options)
     except ValueError as error:
-        raise SystemExit(f"--attention: {error}") from error
+        raise SystemExit(f"--pattern: {error}") from error
     return swap.gates
 
 
@@ -155,7 +156,7 @@ def make_plan(arguments):
 
 def make_logs(arguments, run, training):
     """The logs, that of CSV first."""
-    yield CsvLog(run.log, training.log_size)
+    yield CsvLog(run.log, training.num_gates, training.log_size)
     yield Progress(arguments.steps)
     if arguments.tensorboard:
         yield TensorBoardLog(run.tensorboard, training.step)

@@ -56,6 +56,7 @@ class Training:
     def __init__(self, model, gates, batches, held_out, plan, checkpoints):
         self.model = model
         self.gate_meter = None
+        self.num_gates = max((len(gate.starts) for gate in gates), default=0)
         if gates:
             self.gate_meter = hub.GateMeter(model)
         self.batches = batches
@@ -140,7 +141,7 @@ class Training:
         return row | mean_gates(self.measure_gates())
 
     def measure_gates(self):
-        """Mean gates `[P]` of the paths of each layer that has any."""
+        """Mean gates `[P]` of the terms of each layer that has any."""
         if self.gate_meter is None:
             return []
         batch = keras.tree.map_structure(

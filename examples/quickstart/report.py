@@ -6,7 +6,7 @@ import numpy as np
 
 from examples.shared import reports
 from examples.shared.attentions import ATTENTIONS
-from examples.shared.attentions import describe
+from keras_sa.patterns import Pattern
 
 EQUAL_LOSS = 0.01  # nats per token; less is called equal
 HEADINGS = f"{'attention':20s}  keys    loss"
@@ -18,7 +18,7 @@ class Result:
 
     name: str
     budget: float
-    options: dict  # of `hub.swap_attention`
+    pattern: Pattern
     visible_keys: float
     losses: list  # one for each draw of permutations
 
@@ -75,14 +75,14 @@ def comparison_table(arguments, no_context, full, sparse):
         "held-out files, nothing trained after the swap"
         + spread_note(arguments),
         "",
-        "| attention | windows | visible keys per token | loss | above full |",
+        "| attention | pattern | visible keys per token | loss | above full |",
         "|---|---|---:|---:|---:|",
         f"| none (token frequencies) | | 0 | {no_context:.4f} | "
         f"{no_context - full.mean:+.4f} |",
         f"| full | | {full.visible_keys:.1f} | {full.loss} | |",
     ]
     lines += [
-        f"| {r.name} | {describe(r.options)} | {r.visible_keys:.1f} | "
+        f"| {r.name} | {reports.in_cell(r.pattern)} | {r.visible_keys:.1f} | "
         f"{r.loss} | {r.mean - full.mean:+.4f} |"
         for r in sparse
     ]
@@ -103,12 +103,12 @@ def fine_tuning_table(arguments, pairs):
         f"Each fine-tuned from those weights, {arguments.steps} steps on the "
         "same text.",
         "",
-        "| attention | windows | visible keys per token | loss before | "
+        "| attention | pattern | visible keys per token | loss before | "
         "loss after | change |",
         "|---|---|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {before.name} | {describe(before.options)} | "
+        f"| {before.name} | {reports.in_cell(before.pattern)} | "
         f"{before.visible_keys:.1f} | {before.loss} | {after.loss} | "
         f"{after.mean - before.mean:+.4f} |"
         for before, after in pairs

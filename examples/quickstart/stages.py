@@ -9,13 +9,12 @@ from examples.shared import byte_text
 from examples.shared import language_model
 from examples.shared import small_model
 from examples.shared.attentions import TRAINING_FREE
-from examples.shared.attentions import is_random
-from examples.shared.attentions import options_at
+from examples.shared.attentions import pattern_at
 from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
 from examples.shared.command_line import elapsed
-from examples.shared.visible_keys import visible_keys
 from keras_sa import hub
+from keras_sa.patterns import Full
 
 COMPARED = [name for name in TRAINING_FREE if name != "full"]
 VERIFIED = SAMPLED = "small_world_softmax"  # has windows of both kinds
@@ -76,7 +75,7 @@ def check_visible_keys(arguments):
 
 
 def full_keys(arguments):
-    return visible_keys(arguments.length, "full")
+    return Full().keys_per_token(arguments.length, is_causal=True)
 
 
 def read_tokens(arguments, model):
@@ -94,9 +93,9 @@ def read_tokens(arguments, model):
 
 def check_swap(arguments, model):
     """A window over everything must give what full attention gives."""
-    options = options_at(VERIFIED, arguments.visible_keys[0], arguments.length)
+    pattern = pattern_at(VERIFIED, arguments.visible_keys[0], arguments.length)
     with hub.swap_attention(
-        model.causal_lm, layers=arguments.layers, verify=True, **options
+        model.causal_lm, pattern, layers=arguments.layers, verify=True
     ):
         pass
 
@@ -119,11 +118,11 @@ def measure(arguments, model, name, budget, examples, gates=()):
     Args:
         gates: the weights of each gate, if they were trained.
     """
-    options = options_at(name, budget, arguments.length)
+    pattern = pattern_at(name, budget, arguments.length)
     # The same permutations for all attentions.
-    num_draws = arguments.permutations if is_random(options) else 1
+    num_draws = arguments.permutations if pattern.is_random else 1
     seeds = [1000 * arguments.seed + draw for draw in range(num_draws)]
-    with swap_attention(arguments, model, options, seeds[0]) as swap:
+    with swap_attention(arguments, model, pattern, seeds[0]) as swap:
         for gate, weights in zip(swap.gates, gates):
             gate.set_weights(weights)
         model.compile(arguments.seed)
@@ -131,15 +130,18 @@ def measure(arguments, model, name, budget, examples, gates=()):
         for seed in seeds:
             swap.reseed(seed)
             losses.append(model.loss(examples, EVALUATION_BATCH_SIZE))
-    keys = visible_keys(arguments.length, **options)
-    return Result(name, budget, options, keys, losses)
+    keys = pattern.keys_per_token(arguments.length, is_causal=True)
+    return Result(name, budget, pattern, keys, losses)
 
 
-def swap_attention(arguments, model, options, seed):
-    if arguments.gate_bias:
-        options = {**options, "gate_bias": arguments.gate_bias}
+def swap_attention(arguments, model, pattern, seed):
+    gated = "gates" in pattern.needs()
     return hub.swap_attention(
-        model.causal_lm, layers=arguments.layers, seed=seed, **options
+        model.causal_lm,
+        pattern,
+        layers=arguments.layers,
+        gate_bias=arguments.gate_bias if gated else None,
+        seed=seed,
     )
 
 
@@ -156,7 +158,7 @@ def fine_tune(arguments, model, name, results, train_examples, examples):
     )
     print(f"  before  {before.summary()}", flush=True)
     with swap_attention(
-        arguments, model, before.options, arguments.seed
+        arguments, model, before.pattern, arguments.seed
     ) as swap:
         small_model.compile_for_training(
             model.causal_lm, arguments.steps, arguments.learning_rate
@@ -180,7 +182,7 @@ def write_samples(arguments, model, results, held_out):
     *_, sparse = (r for r in results if r.name == SAMPLED)
     samples = {"the prompt's end": model.decode(prompt[-160:])}
     for result in (results[0], sparse):
-        with swap_attention(arguments, model, result.options, arguments.seed):
+        with swap_attention(arguments, model, result.pattern, arguments.seed):
             model.compile(arguments.seed)
             # The end of the prompt makes room for a start token.
             written = model.generate(prompt, len(rest), arguments.length)

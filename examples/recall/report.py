@@ -7,7 +7,6 @@ import numpy as np
 
 from examples.shared import reports
 from examples.shared.attentions import ATTENTIONS
-from examples.shared.attentions import describe
 
 
 def write(arguments, runs, measured):
@@ -57,7 +56,7 @@ def summarize(run):
 
 def tabulate(arguments, runs, measured):
     buckets = [f"{low}-{high - 1}" for low, high in buckets_of(arguments)]
-    columns = ["attention", "windows", "visible keys per token"]
+    columns = ["attention", "pattern", "visible keys per token"]
     columns += [*buckets, "all", "s per run"]
     rows = [row_of(*pair) for pair in by_attention(runs).items()]
     heading = (
@@ -65,7 +64,7 @@ def tabulate(arguments, runs, measured):
         f"steps on short sequences, {arguments.steps} on {arguments.length} "
         f"tokens; {arguments.num_layers} layers. % right over "
         f"{measured.is_answer.sum():,} questions, by the distance of the "
-        "answer in tokens; a guess is right in "
+        "answer in tokens; the chance level is "
         f"{100 * measured.chance:.1f} %. Mean ± standard deviation over seeds "
         f"{arguments.seeds}."
     )
@@ -77,7 +76,7 @@ def row_of(attention, runs):
     total = np.array([[total_accuracy(run)] for run in runs])
     return [
         attention,
-        describe(runs[0].options),
+        reports.in_cell(runs[0].pattern),
         f"{runs[0].visible_keys:.1f}",
         *[with_spread(*x) for x in both(accuracies(runs)) + both(total)],
         f"{np.mean([run.seconds for run in runs]):.0f}",
@@ -97,7 +96,7 @@ def with_spread(mean, deviation):
 
 def farthest_of_window(arguments, run):
     """The largest distance that layers of sliding windows reach."""
-    return arguments.num_layers * (run.options["window_size"] - 1)
+    return arguments.num_layers * (run.pattern.window_size - 1)
 
 
 def conclude(arguments, runs):
@@ -119,13 +118,13 @@ def conclude(arguments, runs):
         "",
     ]
     for attention, own in groups.items():
-        shares = [100 * share_beyond(run, beyond) for run in own]
-        told = ", ".join(f"{share:.1f}" for share in shares)
+        fractions = [100 * accuracy_beyond(run, beyond) for run in own]
+        told = ", ".join(f"{x:.1f}" for x in fractions)
         lines.append(f"- {attention}: {told}")
     return "\n".join(lines)
 
 
-def share_beyond(run, chosen):
+def accuracy_beyond(run, chosen):
     """The accuracy over the questions of some buckets."""
     count = np.where(chosen, run.measured["count"], 0)
     right = np.nan_to_num(run.measured["accuracy"]) * count
@@ -136,17 +135,19 @@ def plot(arguments, runs, chance, path):
     figure, (axes,) = reports.make_axes()
     middles = [(low + high - 1) / 2 for low, high in buckets_of(arguments)]
     for attention, own in by_attention(runs).items():
-        shares = accuracies(own)
+        fractions = accuracies(own)
         label = f"{attention} ({own[0].visible_keys:.0f} keys)"
-        reports.draw(axes, attention, middles, *zip(*both(shares)), label)
+        reports.draw(axes, attention, middles, *zip(*both(fractions)), label)
         if attention == "sliding_window":
             reach = farthest_of_window(arguments, own[0])
             colour = ATTENTIONS[attention].style[0]
             axes.axvline(reach, color=colour, linewidth=0.8, linestyle=":")
     axes.axhline(chance, color="grey", linewidth=1, linestyle=":")
-    axes.annotate("chance", (middles[-1], chance), va="bottom", ha="right")
+    axes.annotate(
+        "chance level", (middles[-1], chance), va="bottom", ha="right"
+    )
     axes.set_xlabel("distance of the answer (tokens)")
-    axes.set_ylabel("share of right answers")
+    axes.set_ylabel("fraction of right answers")
     axes.set_ylim(-0.03, 1.03)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

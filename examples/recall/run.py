@@ -45,7 +45,7 @@ def parse_arguments():
         nargs=2,
         metavar=("STOCHASTIC", "LOCAL"),
         default=[0.0, 0.0],
-        help="where the gates of small_world start",
+        help="where the gates start; of a single one the last",
     )
     task = parser.add_argument_group("task")
     add = task.add_argument

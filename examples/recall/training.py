@@ -7,12 +7,12 @@ import keras
 from examples.recall import report
 from examples.recall.tasks import TASKS
 from examples.shared import small_model
-from examples.shared.attentions import options_at
+from examples.shared.attentions import ATTENTIONS
+from examples.shared.attentions import pattern_at
 from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
 from examples.shared.kept_runs import KeptRuns
 from examples.shared.kept_runs import Run
-from examples.shared.visible_keys import visible_keys
 from keras_sa import evaluation
 from keras_sa import hub
 
@@ -66,9 +66,8 @@ def train_and_measure(arguments, attention, seed, measured):
         hidden_dim=arguments.hidden_dim,
         intermediate_dim=2 * arguments.hidden_dim,
     )
-    options = options_at(attention, arguments.visible_keys, arguments.length)
-    trained = {**training_options(arguments, options), **options}
-    hub.swap_attention(model, seed=seed, **trained)
+    pattern = pattern_at(attention, arguments.visible_keys, arguments.length)
+    swap_attention(arguments, model, attention, pattern, seed)
     train(arguments, model, seed)
     accuracy = evaluation.evaluate_task(
         model, measured, EVALUATION_BATCH_SIZE, arguments.buckets
@@ -76,8 +75,8 @@ def train_and_measure(arguments, attention, seed, measured):
     return Run(
         attention=attention,
         seed=seed,
-        options=options,
-        visible_keys=visible_keys(arguments.length, **options),
+        pattern=pattern,
+        visible_keys=pattern.keys_per_token(arguments.length, is_causal=True),
         seconds=time.monotonic() - start,
         measured={
             "accuracy": [bucket.accuracy for bucket in accuracy],
@@ -86,14 +85,17 @@ def train_and_measure(arguments, attention, seed, measured):
     )
 
 
-def training_options(arguments, options):
-    """How a swap is trained: its gates and its orders."""
-    added = {}
-    if options["mode"] in ("stochastic", "small_world"):
-        added["resample"] = arguments.resample
-    if options.get("merge") == "gate":
-        added["gate_bias"] = arguments.gate_bias
-    return added
+def swap_attention(arguments, model, attention, pattern, seed):
+    bias = None
+    if ATTENTIONS[attention].gated:
+        bias = arguments.gate_bias[-len(pattern.terms) :]
+    hub.swap_attention(
+        model,
+        pattern,
+        resample=ATTENTIONS[attention].resample or arguments.resample,
+        gate_bias=bias,
+        seed=seed,
+    )
 
 
 def train(arguments, model, seed):

@@ -92,6 +92,16 @@ def add_comparison_arguments(parser, attentions, visible_keys):
     )
 
 
+def read_patterns(option, texts):
+    """What the texts of an option say, as patterns; imports Keras."""
+    from keras_sa.patterns import parse_pattern
+
+    try:
+        return [parse_pattern(text) for text in texts]
+    except ValueError as error:
+        raise SystemExit(f"{option}: {error}") from error
+
+
 def check_at_least_one(parser, arguments, *names):
     """Ends with an error if one of these arguments is lower."""
     for name in names:

@@ -7,6 +7,8 @@ import os
 import keras
 
 import keras_sa
+from keras_sa.patterns import Pattern
+from keras_sa.patterns import parse_pattern
 
 
 @dataclasses.dataclass
@@ -16,7 +18,7 @@ class Run:
     Attributes:
         attention: its name.
         seed: of all that is drawn; `None` where nothing is.
-        options: of `hub.swap_attention`.
+        pattern: what its tokens attend to.
         visible_keys: per token, in the mean, as they are.
         seconds: of the run.
         measured: dict for JSON: what came of it.
@@ -25,20 +27,21 @@ class Run:
 
     attention: str
     seed: int | None
-    options: dict
+    pattern: Pattern
     visible_keys: float
     seconds: float
     measured: dict
     budget: int | None = None
 
     def as_json(self):
-        values = dataclasses.asdict(self)
+        values = {**vars(self), "pattern": repr(self.pattern)}
         return values | values.pop("measured")
 
     @classmethod
     def from_json(cls, values):
         names = [f.name for f in dataclasses.fields(cls)]
         own = {name: values.pop(name) for name in names if name in values}
+        own["pattern"] = parse_pattern(own["pattern"])
         return cls(**own, measured=values)
 
 

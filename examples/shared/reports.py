@@ -30,6 +30,11 @@ def group(runs, *attributes):
     return groups
 
 
+def in_cell(pattern):
+    """A pattern in a cell of a markdown table."""
+    return repr(pattern).replace("|", r"\|")
+
+
 def tabulate(columns, rows):
     """A markdown table; all but the first two columns are of numbers."""
     sides = ["---", "---", *["---:"] * (len(columns) - 2)]

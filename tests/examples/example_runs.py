@@ -56,11 +56,11 @@ def table_rows(path):
     """The cells of all the tables of a file, without their heads."""
     lines = path.read_text("utf-8").splitlines()
     rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in lines
         if line.startswith("|") and not line.startswith("|---")
     ]
-    return [row for row in rows if row[0] != "attention"]
+    return [row for row in rows if row[0] not in ("attention", "pattern")]
 
 
 def numbers_in(row):

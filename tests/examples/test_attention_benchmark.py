@@ -136,7 +136,7 @@ def test_peers_see_what_they_say(peer):
 
 
 @pytest.mark.parametrize(
-    "attention", attention_table.order_attentions(), ids=lambda x: x.name
+    "attention", attention_table.permuted_attentions(), ids=lambda x: x.name
 )
 def test_orders_see_what_they_say(attention):
     check(attention)

@@ -10,7 +10,7 @@ from example_runs import run_to_the_end
 
 from examples.benchmarks import gpu_work
 from keras_sa import testing
-from keras_sa.ops import patterns
+from keras_sa.patterns import Stochastic
 
 needs_torch = pytest.mark.skipif(
     keras.config.backend() != "torch",
@@ -96,9 +96,7 @@ def test_visible_pairs(name):
 
 def test_visible_pairs_are_those_of_patterns():
     problem = gpu_work.make_problem(1000, 64, window=129)
-    keys = patterns.visible_keys_per_token(
-        1000, 129, pattern="stochastic", causal=True
-    )
+    keys = Stochastic(129).keys_per_token(1000, is_causal=True)
     assert gpu_work.visible_pairs(problem) == pytest.approx(1000 * keys)
 
 

@@ -7,13 +7,15 @@ import pytest
 
 from examples.shared.kept_runs import KeptRuns
 from examples.shared.kept_runs import Run
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 SETTINGS = {"length": 8, "text": pathlib.Path("folder"), "range": (1, 2)}
 
 
 def run_of(seed, losses, attention="a"):
-    options = {"mode": "full"}
-    return Run(attention, seed, options, 4.5, 1.0, {"losses": losses})
+    pattern = SlidingWindow(8) | Stochastic(8)
+    return Run(attention, seed, pattern, 4.5, 1.0, {"losses": losses})
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from examples.pretrain.tokenizing import Bytes
 from examples.shared import byte_text
 from examples.shared.language_model import LanguageModel
 from keras_sa import hub
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 NAME = "pretrain/run"
 
@@ -40,7 +42,7 @@ def options_of(text_folder, output):
     return (
         *DATA_PARALLEL,
         *("--text", text_folder, "--output", output, "--tensorboard"),
-        *("--attention", "small_world", "--window", "6"),
+        *("--pattern", "Stochastic(6) + SlidingWindow(6)"),
         *(
             "--layers",
             "2",
@@ -69,7 +71,7 @@ def test_trains_and_goes_on_after_a_kill(text_folder, tmp_path, backend):
 def check_run(folder, printed):
     log = read_log(folder / "log.csv")
     assert [int(row["step"]) for row in log] == list(range(2, 41, 2))
-    assert 0 < float(log[-1]["stochastic_gate"]) < 1
+    assert 0 < float(log[-1]["gate_1"]) < 1
     summary = summary_of(folder)
     assert summary["held_out_loss"] == float(log[-1]["held_out_loss"])
     assert f"{summary['held_out_loss']:.4f}" in printed
@@ -77,10 +79,8 @@ def check_run(folder, printed):
     assert np.mean(quarters) == pytest.approx(
         summary["held_out_loss"], rel=1e-5
     )
-    gates = np.array(summary["gates_by_layer"])  # [layers, paths]
-    logged = [
-        float(log[-1][f"{path}_gate"]) for path in ("stochastic", "local")
-    ]
+    gates = np.array(summary["gates_by_layer"])  # [layers, terms]
+    logged = [float(log[-1][f"gate_{term}"]) for term in (1, 2)]
     np.testing.assert_allclose(gates.mean(axis=0), logged, rtol=1e-5)
     assert summary["command"] in (folder / "README.md").read_text()
     assert list((folder / "tensorboard").iterdir())
@@ -92,7 +92,8 @@ def summary_of(folder):
 
 def check_loss(causal_lm, text_folder, folder):
     """The preset has the attention and the held-out loss of the run."""
-    assert hub.current_swap(causal_lm).patterns[0].window_size == 6
+    pattern = hub.current_swap(causal_lm).patterns[0]
+    assert pattern == Stochastic(6) + SlidingWindow(6)
     _, paths = byte_text.split_files(text_folder)
     examples = held_out_examples(Files(paths, text_folder), Bytes(), 32, 4, 2)
     model = LanguageModel(causal_lm)
@@ -139,7 +140,8 @@ def last_checkpoint(folder):
 def test_dry_run(tmp_path):
     printed = run_to_the_end(
         NAME,
-        *("--size", "paper-360m", "--attention", "small_world", "full"),
+        *("--size", "paper-360m", "--pattern", "Full()"),
+        "Stochastic(256) + SlidingWindow(256)",
         *("--dry-run", "--output", tmp_path / "nothing"),
     )
     assert "parameters: 361" in printed
@@ -150,14 +152,8 @@ def test_dry_run(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--window", "4"), "--window expects --attention sliding_window"),
-        (
-            ("--attention", "stochastic", "--gate-bias", "0", "0"),
-            "--gate-bias expects --attention small_world --merge gate",
-        ),
         (("--steps", "0"), "--steps is expected to be at least 1"),
         (("--log-every", "3", "--evaluate-every", "4"), "a multiple"),
-        (("--attention", "none"), "invalid choice"),
         (("--text", "a", "--dataset", "b"), "Either --text or --dataset"),
     ],
 )
@@ -165,3 +161,9 @@ def test_wrong_arguments_are_explained(options, message):
     done = run_example(NAME, *options)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_wrong_pattern_is_explained():
+    done = run_example(NAME, "--pattern", "small_world")
+    assert done.returncode != 0
+    assert "--pattern: A pattern is expected as Python writes it" in done.stderr

@@ -10,6 +10,10 @@ from examples.pretrain.model import build_model
 from examples.pretrain.sizes import SIZES
 from examples.pretrain.sizes import Shape
 from keras_sa import hub
+from keras_sa.patterns import Full
+from keras_sa.patterns import GatedSum
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 SHAPE = Shape(
     num_layers=3,
@@ -20,6 +24,7 @@ SHAPE = Shape(
     intermediate_dim=40,
 )
 VOCABULARY = 50
+SMALL_WORLD = Stochastic(4) + SlidingWindow(4)
 
 
 def test_parameters_are_those_of_the_tiny_model():
@@ -30,20 +35,20 @@ def test_parameters_are_those_of_the_tiny_model():
 
 def test_parameters_of_gates_are_counted():
     model = build_model(SHAPE, VOCABULARY, "float32")
-    hub.swap_attention(model, "small_world", window_size=4, layers=[0, 2])
+    hub.swap_attention(model, SMALL_WORLD, layers=[0, 2])
     counted = budget.num_parameters(SHAPE, VOCABULARY, 4)
     assert counted == model.count_params()
 
 
 def test_every_matrix_is_two_flops_per_entry():
     model = build_model(SHAPE, VOCABULARY, "float32")
-    hub.swap_attention(model, "small_world", window_size=4, layers=[1])
+    hub.swap_attention(model, SMALL_WORLD, layers=[1])
     # The embedding is a look-up at the beginning and a product at the end.
     weights = [v for v in model.trainable_variables if v.name != "bias"]
     matrices = [v for v in weights if len(v.shape) > 1]
     entries = sum(math.prod(v.shape) for v in matrices)
     flops = budget.forward_flops_per_token(
-        SHAPE, VOCABULARY, [0, 0, 0], num_gated_paths=2
+        SHAPE, VOCABULARY, [0, 0, 0], num_gates=2
     )
     assert flops == 2 * entries
 
@@ -59,46 +64,32 @@ def test_attention_is_scores_and_values_by_visible_keys():
     assert with_keys - without == sum(keys) * heads * 4
 
 
-def arguments(**changes):
+def arguments():
     given = {
-        "attention": ["full", "small_world"],
-        "window": 8,
-        "merge": "gate",
         "length": 32,
         "steps": 10,
         "batch_size": 2,
         "accumulation": 3,
         "dtype": "float32",
     }
-    others = "local_window neighborhood permute order resample".split()
-    others += ["block_size", "top_k"]
-    return argparse.Namespace(**{**dict.fromkeys(others), **given, **changes})
-
-
-def test_layers_take_turns():
-    modes = ["full", "small_world", "full"]
-    keys = budget.visible_keys_of_layers(arguments(), modes)
-    assert keys[0] == keys[2] == 33 / 2
-    assert keys[1] < keys[0]
-    assert budget.count_gated_paths(arguments(), modes) == 2
-    softmax = arguments(merge="softmax")
-    assert budget.count_gated_paths(softmax, modes) == 0
+    return argparse.Namespace(**given)
 
 
 def test_a_window_has_one_gate():
     model = build_model(SHAPE, VOCABULARY, "float32")
-    hub.swap_attention(model, "sliding_window", window_size=4, merge="gate")
-    modes = ["sliding_window"] * SHAPE.num_layers
-    gated = budget.count_gated_paths(arguments(), modes)
-    counted = budget.num_parameters(SHAPE, VOCABULARY, gated)
+    hub.swap_attention(model, GatedSum(SlidingWindow(4)))
+    counted = budget.num_parameters(SHAPE, VOCABULARY, SHAPE.num_layers)
     assert counted == model.count_params()
 
 
 def test_the_report_adds_up():
-    lines = budget.report(arguments(), SHAPE, VOCABULARY)
-    parameters = budget.num_parameters(SHAPE, VOCABULARY, 2)
+    patterns = [Full(), SMALL_WORLD, GatedSum(SlidingWindow(4))]
+    lines = budget.report(arguments(), SHAPE, patterns, VOCABULARY)
+    parameters = budget.num_parameters(SHAPE, VOCABULARY, 3)
     assert lines[0] == f"parameters: {parameters:,}"
     assert lines[1] == "tokens: 1,920 in 10 steps of 192"
+    keys = [x.keys_per_token(32, is_causal=True) for x in patterns]
+    assert f"mean of the layers: {sum(keys) / 3:.1f}; full" in lines[2]
 
 
 @pytest.mark.parametrize("accumulation, copies", [(1, 4), (2, 5)])

@@ -13,6 +13,8 @@ from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 from examples.pretrain import comparison_report
+from examples.shared.attentions import pattern_at
+from keras_sa.patterns import Pattern
 
 NAME = "pretrain/compare"
 
@@ -43,7 +45,8 @@ def test_makes_every_run_once(text_folder, tmp_path):
     # What is written down is the run.
     script, *words = shlex.split(runs[1]["command"])[1:]
     assert script.endswith("pretrain/run.py")
-    assert words[words.index("--local-window") + 1] == "3"
+    pattern = words[words.index("--pattern") + 1]
+    assert pattern == repr(pattern_at("small_world", 6, 32))
     figure = tmp_path / "loss_by_attention.png"
     assert figure.read_bytes().startswith(b"\x89PNG")
 
@@ -73,7 +76,7 @@ class Finished:
     attention: str
     seed: int
     loss: float
-    options: dict
+    pattern: Pattern
     gates: list = dataclasses.field(default_factory=list)
 
     def summary(self):
@@ -92,17 +95,8 @@ class Finished:
 
 def results_of(**losses):
     """Of attentions by name, with a loss for each seed."""
-    modes = {
-        "full": {"mode": "full"},
-        "sliding_window": {"mode": "sliding_window", "window_size": 4},
-        "small_world": {
-            "mode": "small_world",
-            "window_size": 4,
-            "local_window_size": 2,
-        },
-    }
     runs = [
-        Finished(name, seed, loss, modes[name])
+        Finished(name, seed, loss, pattern_at(name, 4, 8))
         for name, its_losses in losses.items()
         for seed, loss in enumerate(its_losses)
     ]

@@ -14,6 +14,8 @@ from examples.pretrain.model import build_model
 from examples.pretrain.run_folder import RunFolder
 from examples.pretrain.sizes import Shape
 from keras_sa import hub
+from keras_sa.patterns import Full
+from keras_sa.patterns import Stochastic
 
 SHAPE = Shape(**TINY_MODEL)
 
@@ -89,11 +91,13 @@ def test_a_preset_has_the_byte_pairs(text_folder, dataset, tmp_path):
         "bpe", 300, documents.some(train, 100), run.tokenizer
     )
     model = build_model(SHAPE, tokenizer.vocabulary_size, "float32")
-    for mode in ("full", "stochastic"):
-        if mode == "stochastic":
-            hub.swap_attention(model, mode, window_size=4)
-        run.keep(model, tokenizer.preprocessor(8), {"attention": mode})
-        assert f"- attention: {mode}" in (run.folder / "README.md").read_text()
+    for pattern in (Full(), Stochastic(4)):
+        if pattern != Full():
+            hub.swap_attention(model, pattern)
+        run.keep(model, tokenizer.preprocessor(8), {"attention": str(pattern)})
+        assert (
+            f"- attention: {pattern}" in (run.folder / "README.md").read_text()
+        )
         loaded = keras_hub.models.CausalLM.from_preset(str(run.preset))
         text = "def window_1(token):"
         np.testing.assert_array_equal(

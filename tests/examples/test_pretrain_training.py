@@ -22,6 +22,8 @@ from examples.pretrain.tokenizing import Bytes
 from examples.pretrain.training import Plan
 from examples.pretrain.training import Training
 from keras_sa import hub
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 SHAPE = Shape(**TINY_MODEL)
 LENGTH = 12
@@ -43,7 +45,7 @@ def make_model():
     keras.utils.set_random_seed(0)
     model = build_model(SHAPE, 256, "float32")
     swap = hub.swap_attention(
-        model, "small_world", window_size=4, gate_bias=(0, 0), seed=0
+        model, Stochastic(4) + SlidingWindow(4), gate_bias=(0, 0), seed=0
     )
     compile_for_training(
         model,
@@ -87,7 +89,9 @@ def train(folder, batches):
     training = Training(
         model, gates, batches, held_out, PLAN, Checkpoints(folder / "kept")
     )
-    training.run(CsvLog(folder / "log.csv", training.log_size))
+    training.run(
+        CsvLog(folder / "log.csv", training.num_gates, training.log_size)
+    )
     return variables_of(model), read_log(folder / "log.csv")
 
 
@@ -173,8 +177,8 @@ def test_gates_are_means_over_heads(tmp_path):
 
 def test_layers_without_a_random_path_count_for_the_local_one():
     means = mean_gates([[0.2, 0.4], [0.8]])
-    assert means == {"stochastic_gate": 0.2, "local_gate": pytest.approx(0.6)}
-    assert mean_gates([[0.8]]) == {"local_gate": 0.8}
+    assert means == {"gate_1": pytest.approx(0.5), "gate_2": 0.4}
+    assert mean_gates([[0.8]]) == {"gate_1": 0.8}
     assert mean_gates([]) == {}
 
 

@@ -5,10 +5,12 @@ import math
 import pytest
 from example_runs import numbers_in
 from example_runs import run_to_the_end
+from example_runs import slow_where_compiled
 from example_runs import table_rows
 
 from examples.quickstart import report
 from examples.quickstart.report import Result
+from keras_sa.patterns import Full
 
 NAME = "quickstart/run"
 COMPARED = (
@@ -32,6 +34,7 @@ def options(text_folder, tiny_preset):
     )
 
 
+@slow_where_compiled
 # One test: its run takes longest.
 def test_writes_what_it_promises(options, tmp_path):
     printed = run_to_the_end(NAME, *options, "--output", tmp_path)
@@ -66,7 +69,7 @@ def mean_of(cell):
 
 
 def result(name, budget, *losses):
-    return Result(name, budget, {"mode": "full"}, budget, list(losses))
+    return Result(name, budget, Full(), budget, list(losses))
 
 
 def test_conclusions_follow_the_numbers():

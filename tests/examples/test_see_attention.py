@@ -11,12 +11,16 @@ from example_runs import table_rows
 
 from examples.shared import small_model
 from keras_sa import hub
+from keras_sa.patterns import Full
+from keras_sa.patterns import GatedSum
+from keras_sa.patterns import SlidingWindow
+from keras_sa.patterns import Stochastic
 
 NAME = "studies/see_attention/run"
 GATED = [
-    {"mode": "small_world", "window_size": 8},
-    {"mode": "sliding_window", "window_size": 4, "merge": "gate"},
-    "full",
+    Stochastic(8) + SlidingWindow(8),
+    GatedSum(SlidingWindow(4)),
+    Full(),
 ]
 LOCAL_MASS = 4  # its column
 COLUMNS = 5  # of measures; gates come after
@@ -36,10 +40,10 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
     hub.swap_attention(causal_lm, GATED, seed=0)
     hub.save_to_preset(causal_lm, tmp_path / "preset")
     printed = run_to_the_end(NAME, *options, "--preset", tmp_path / "preset")
-    assert "AttentionSwap(mode='small_world', window_size=8" in printed
+    assert "AttentionSwap({0: Stochastic(8) + SlidingWindow(8)" in printed
     head, *rows = table_rows(tmp_path / "seen" / "table.md")
-    rows, (alike, distances, *shares) = rows[:3], rows[3:]
-    assert head[-2:] == ["stochastic gate", "local gate"]
+    rows, (alike, distances, *fractions) = rows[:3], rows[3:]
+    assert head[-2:] == ["gate 1", "gate 2"]
     assert alike[0] == "all keys alike"
     assert numbers_in(alike)[1:3] == [1, 5.8]  # a quarter of 23
     assert distances[1:] == [
@@ -50,15 +54,15 @@ def test_a_preset_comes_with_its_gates(options, tmp_path):
         "8 to 15",
         "16 to 23",
     ]
-    for row in (rows, shares):
+    for row in (rows, fractions):
         assert [cells[0] for cells in row] == ["0", "1", "2"]
-    for row in shares:
+    for row in fractions:
         assert sum(numbers_in(row)) == pytest.approx(1, abs=4e-3)
-    assert numbers_in(shares[1])[3:] == [0, 0, 0]
+    assert numbers_in(fractions[1])[3:] == [0, 0, 0]
     check_measures(rows)
     # As they start: kernels of zeros.
     low, high = "0.119 (0.119 to 0.119)", "0.881 (0.881 to 0.881)"
-    assert [row[-2:] for row in rows] == [[low, high], ["", high], ["", ""]]
+    assert [row[-2:] for row in rows] == [[low, high], [high, ""], ["", ""]]
     local_mass = [numbers_in([row[LOCAL_MASS]])[0] for row in rows]
     assert local_mass[1] == 1  # the window of the layer
     assert local_mass[2] < local_mass[0] < 1

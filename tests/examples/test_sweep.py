@@ -19,11 +19,12 @@ from examples.shared import reports
 from examples.shared import small_model
 from examples.shared.attentions import ATTENTIONS
 from examples.shared.attentions import TRAINING_FREE
-from examples.shared.attentions import options_at
+from examples.shared.attentions import pattern_at
 from examples.shared.kept_runs import Run
 from examples.studies.sweep import report
 from keras_sa import hub
 from keras_sa.evaluation import evaluate_documents
+from keras_sa.patterns import Full
 
 NAME = "studies/sweep/run"
 LENGTH, SEQUENCES = 16, 4
@@ -100,7 +101,7 @@ def check_table(folder, attentions):
 
 
 def check_losses(losses, sparse):
-    """What sees everything is full attention; seeds draw different losses."""
+    """What attends to everything is full attention; seeds differ."""
     full = losses["full", None, None]
     for (_, budget, _), of_run in losses.items():
         if budget == COVERING:
@@ -121,8 +122,8 @@ def check_against_evaluation(losses, preset, text_folder):
     _, text = byte_text.read_texts(text_folder)
     starts = np.linspace(0, len(text) - LENGTH - 1, SEQUENCES, dtype=int)
     documents = [text[i : i + LENGTH + 1].astype("int32") for i in starts]
-    options = options_at("stochastic", BUDGET, LENGTH)
-    with hub.swap_attention(causal_lm, **options, seed=1):
+    pattern = pattern_at("stochastic", BUDGET, LENGTH)
+    with hub.swap_attention(causal_lm, pattern, seed=1):
         result = evaluate_documents(causal_lm, documents, LENGTH)
     assert losses["stochastic", BUDGET, 1] == pytest.approx(
         (result.loss, result.by_context[-1].loss), rel=1e-6
@@ -138,18 +139,17 @@ def test_gates_are_refused():
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_what_has_gates_says_so(name):
-    options = options_at(name, BUDGET, LENGTH)
-    assert ATTENTIONS[name].gated == (options.get("merge") == "gate")
+    pattern = pattern_at(name, BUDGET, LENGTH)
+    assert ATTENTIONS[name].gated == ("gates" in pattern.needs())
 
 
 def runs_with(stochastic_losses):
     """Runs at 8 and 16 keys; the sliding window has losses of 2 and 1.5."""
 
     def run(attention, budget, seed, loss):
-        options = {"mode": attention, "window_size": budget}
         keys = budget or 32
         measured = dict.fromkeys(report.MEASURES, loss) | {"num_tokens": 99}
-        return Run(attention, seed, options, keys, 1, measured, budget)
+        return Run(attention, seed, Full(), keys, 1, measured, budget)
 
     return [
         run("full", None, None, 1.0),

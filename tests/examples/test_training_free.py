@@ -1,4 +1,4 @@
-"""The training-free example measures every attention."""
+"""The training-free example measures every pattern."""
 
 import math
 
@@ -11,11 +11,10 @@ from example_runs import table_rows
 
 NAME = "studies/training_free/run"
 SPARSE = (
-    "sliding_window",
-    "stochastic",
-    "stochastic_block",
-    "small_world",
-    "block_routed",
+    "SlidingWindow(6)",
+    "Stochastic(6, neighborhood='block')",
+    "Stochastic(6) | SlidingWindow(6)",
+    "BlockRouted(2, 3)",
 )
 
 
@@ -23,13 +22,13 @@ SPARSE = (
 def options(text_folder, tiny_preset):
     return (
         *("--preset", tiny_preset, "--text", text_folder),
-        *("--length", "32", "--windows", "6", "--sequences", "2"),
+        *("--length", "32", "--sequences", "2", "--patterns", *SPARSE),
         *("--max-new-tokens", "8", "--runs", "1"),
     )
 
 
 @slow_where_compiled
-def test_measures_every_attention(options, tmp_path):
+def test_measures_every_pattern(options, tmp_path):
     run_to_the_end(NAME, *options, "--output", tmp_path)
     check_table(tmp_path / "table.md", SPARSE)
     samples = (tmp_path / "samples.txt").read_text("utf-8")
@@ -41,10 +40,10 @@ def test_measures_a_prompt(options, tmp_path):
     run_to_the_end(
         NAME,
         *options,
-        *("--modes", "sliding_window", "--output", tmp_path),
+        *("--patterns", "SlidingWindow(6)", "--output", tmp_path),
         *("--prompt", prompt),
     )
-    check_table(tmp_path / "table.md", ["sliding_window"])
+    check_table(tmp_path / "table.md", ["SlidingWindow(6)"])
 
 
 @slow_where_compiled
@@ -56,8 +55,9 @@ def test_too_many_new_tokens_are_explained(options):
 
 def check_table(path, sparse):
     rows = table_rows(path)
-    assert [row[0] for row in rows] == ["full", *sparse]
+    patterns = [row[0].replace("\\|", "|") for row in rows]
+    assert patterns == ["Full()", *sparse]
     for row in rows:
-        numbers = numbers_in(row[2:])
+        numbers = numbers_in(row[1:])
         assert len(numbers) >= 6
         assert all(math.isfinite(number) for number in numbers)

@@ -23,7 +23,6 @@ MEASURES = {
     "total": "{:.2f}",
 }
 ALIKE = "all keys alike"
-GATES = ("stochastic gate", "local gate")
 
 
 def main(arguments):
@@ -87,30 +86,32 @@ def report(arguments, profiles, gates):
     return f"""\
 Means over heads (lowest and highest head) and over {arguments.sequences} \
 sequences of {arguments.length} tokens. Entropy in nats, distance in tokens; \
-local mass: the share of weight on the {arguments.window} tokens up to a token \
-itself; total: what the weights of a token sum to.
+local mass: the fraction of weight on the {arguments.window} tokens up to a \
+token itself; total: what the weights of a token sum to; gates: of the terms \
+of a gated sum, in their order.
 
 {tabulate(arguments, profiles, gates)}
 
-Shares of weight by distance in tokens, means over heads:
+Fractions of weight by distance in tokens, means over heads:
 
 {tabulate_distances(arguments, profiles)}"""
 
 
 def tabulate(arguments, profiles, gates):
     """What heads do in each layer, and what they would if all were alike."""
-    names = GATES if gates else ()
+    num_gates = max(map(len, gates.values()), default=0)
+    names = [f"gate {term}" for term in range(1, num_gates + 1)]
     columns = ["layer", *(name.replace("_", " ") for name in MEASURES), *names]
     rows = []
     for layer, profile in profiles.items():
-        paths = [tell(heads, "{:.3f}") for heads in gates.get(layer, ())]
-        missing = [""] * (len(names) - len(paths))
-        rows.append([str(layer), *tell_measures(profile), *missing, *paths])
+        told = [tell(heads, "{:.3f}") for heads in gates.get(layer, ())]
+        missing = [""] * (num_gates - len(told))
+        rows.append([str(layer), *tell_measures(profile), *told, *missing])
     keys = np.tri(arguments.length)
     alike = keys / keys.sum(axis=1, keepdims=True)
     alike = analysis.attention_profile(alike[None, None], arguments.window)
     rows.append(
-        [ALIKE, *tell_measures(alike, "{0}"), *[""] * len(names)],
+        [ALIKE, *tell_measures(alike, "{0}"), *[""] * num_gates],
     )
     return reports.tabulate(columns, rows)
 

@@ -10,17 +10,17 @@ from keras import ops
 
 from examples.shared import byte_text
 from examples.shared import language_model
-from examples.shared.attentions import is_random
-from examples.shared.attentions import options_at
+from examples.shared.attentions import pattern_at
 from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
 from examples.shared.kept_runs import KeptRuns
 from examples.shared.kept_runs import Run
-from examples.shared.visible_keys import visible_keys
 from examples.studies.sweep import report
 from keras_sa import hub
 from keras_sa.evaluation import TokenScorer
 from keras_sa.evaluation import evaluate_documents
+from keras_sa.patterns import Full
+from keras_sa.patterns import Pattern
 
 QUARTERS = 4
 # Of the command line: what else a run depends on.
@@ -37,12 +37,12 @@ class Point:
     Attributes:
         attention: its name.
         budget: the visible keys that were asked for; `None` of full attention.
-        options: of `hub.swap_attention`.
+        pattern: what its tokens attend to.
     """
 
     attention: str
     budget: int | None
-    options: dict
+    pattern: Pattern
 
     def __str__(self):
         if self.budget is None:
@@ -51,8 +51,8 @@ class Point:
 
     def runs(self, seeds):
         """What tells its runs from others; one where nothing is drawn."""
-        seeds = seeds if is_random(self.options) else [None]
-        return [{**dataclasses.asdict(self), "seed": seed} for seed in seeds]
+        seeds = seeds if self.pattern.is_random else [None]
+        return [{**vars(self), "seed": seed} for seed in seeds]
 
 
 def main(arguments):
@@ -86,8 +86,8 @@ def main(arguments):
 def list_points(arguments):
     """Full attention, and all others at each budget."""
     names = [name for name in arguments.attentions if name != "full"]
-    return [Point("full", None, {"mode": "full"})] + [
-        Point(name, budget, options_at(name, budget, arguments.length))
+    return [Point("full", None, Full())] + [
+        Point(name, budget, pattern_at(name, budget, arguments.length))
         for budget in arguments.visible_keys
         for name in names
     ]
@@ -124,7 +124,7 @@ def measure_missing(arguments, runs, point, scorer, documents):
     if not missing:
         return
     with hub.swap_attention(
-        scorer.causal_lm, layers=arguments.layers, seed=0, **point.options
+        scorer.causal_lm, point.pattern, layers=arguments.layers, seed=0
     ) as swap:
         for of_run in missing:
             if of_run["seed"] is not None:
@@ -133,7 +133,9 @@ def measure_missing(arguments, runs, point, scorer, documents):
             measured = measure(arguments, scorer, documents)
             run = Run(
                 **of_run,
-                visible_keys=visible_keys(arguments.length, **point.options),
+                visible_keys=point.pattern.keys_per_token(
+                    arguments.length, is_causal=True
+                ),
                 seconds=time.monotonic() - start,
                 measured=measured,
             )

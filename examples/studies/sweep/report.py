@@ -9,7 +9,6 @@ import dataclasses
 import numpy as np
 
 from examples.shared import reports
-from examples.shared.attentions import describe
 
 MEASURES = {
     "loss": "whole context",
@@ -33,8 +32,8 @@ class Point:
     runs: list
 
     @property
-    def options(self):
-        return self.runs[0].options
+    def pattern(self):
+        return self.runs[0].pattern
 
     @property
     def visible_keys(self):
@@ -118,7 +117,7 @@ def head(arguments, full):
 
 
 def tabulate(full, points):
-    columns = ["attention", "windows", "visible keys per token"]
+    columns = ["attention", "pattern", "visible keys per token"]
     for what in ("loss", "last quarter"):
         columns += [what, "above full"]
     return reports.tabulate(
@@ -129,7 +128,7 @@ def tabulate(full, points):
 def row_of(point, full):
     row = [
         point.attention,
-        describe(point.options),
+        reports.in_cell(point.pattern),
         f"{point.visible_keys:.1f}",
     ]
     for measure in MEASURES:

@@ -7,20 +7,22 @@ import keras
 import numpy as np
 
 from examples.shared import byte_text
+from examples.shared import command_line
 from examples.shared import language_model
 from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
 from examples.shared.command_line import elapsed
-from examples.shared.visible_keys import visible_keys
 from examples.studies.training_free import report
 from examples.studies.training_free.report import Row
 from keras_sa import hub
+from keras_sa.patterns import Full
 
 STAGES = 4
 SHOWN_TOKENS = 160  # of the prompt
 
 
 def main(arguments):
+    patterns = command_line.read_patterns("--patterns", arguments.patterns)
     keras.utils.set_random_seed(arguments.seed)
     announce(1, STAGES, "Loading the model")
     model = language_model.load(arguments)
@@ -34,17 +36,17 @@ def main(arguments):
 
     announce(3, STAGES, "Swapping the attention, without training")
     rows = []
-    for name, options in attentions(arguments):
+    # Full attention first, to compare with.
+    for pattern in [Full(), *patterns]:
         with hub.swap_attention(
             model.causal_lm,
+            pattern,
             layers=arguments.layers,
             seed=arguments.seed,
-            **options,
         ):
             row = Row(
-                name,
-                report.describe(options),
-                visible_keys(length, **options),
+                pattern,
+                pattern.keys_per_token(length, is_causal=True),
                 **measure(arguments, model, examples, tokens, length),
             )
         rows.append(row)
@@ -85,33 +87,6 @@ def check_arguments(arguments, length):
             f"sequence, {length}: the shorter of --length and the text. "
             f"Received: {arguments.max_new_tokens}"
         )
-
-
-def attentions(arguments):
-    """Names and options of the swaps; full attention first, to compare with."""
-    yield "full", {"mode": "full"}
-    for window_size in arguments.windows:
-        for name in arguments.modes:
-            if name != "full":
-                yield name, options_of(arguments, name, window_size)
-
-
-def options_of(arguments, name, window_size):
-    """The options of `hub.swap_attention` for one row of the table."""
-    if name == "block_routed":
-        # The blocks that a token reads hold as much as a window.
-        block_size = -(-window_size // arguments.top_k)
-        return {
-            "mode": name,
-            "block_size": block_size,
-            "top_k": arguments.top_k,
-        }
-    options = {"mode": name, "window_size": window_size}
-    if name == "stochastic_block":
-        options |= {"mode": "stochastic", "neighborhood": "block"}
-    if name == "small_world":
-        options["merge"] = "softmax"  # gates would have to be trained
-    return options
 
 
 def measure(arguments, model, examples, tokens, length):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from examples.shared import reports
+from keras_sa.patterns import Pattern
 
 EQUAL_LOSS = 0.01  # nats per token; less is called equal
 EQUAL_TIME = 0.1  # of a ratio; timing on a busy machine tells no more
@@ -16,8 +17,7 @@ class Row:
     """One attention.
 
     Attributes:
-        name: of the attention.
-        window: its size, in words.
+        pattern: what tokens attend to.
         visible_keys: per token, in the mean.
         loss: nats per token.
         prefill_seconds: to read a prompt.
@@ -25,8 +25,7 @@ class Row:
         written: int32 `[T]`: the tokens that go on.
     """
 
-    name: str
-    window: str
+    pattern: Pattern
     visible_keys: float
     loss: float
     prefill_seconds: float
@@ -34,21 +33,14 @@ class Row:
     written: np.ndarray
 
     def __str__(self):
-        return f"{self.name} {self.window}".strip()
+        return repr(self.pattern)
 
     def summary(self):
         return (
-            f"{self!s:24s} loss {self.loss:.4f}  "
+            f"{self!s:36s} loss {self.loss:.4f}  "
             f"prompt {1000 * self.prefill_seconds:.1f} ms  "
             f"token {1000 * self.step_seconds:.2f} ms"
         )
-
-
-def describe(options):
-    """The window of a swap in words."""
-    if "block_size" in options:
-        return f"{options['top_k']} x {options['block_size']}"
-    return str(options.get("window_size", ""))
 
 
 def write(folder, rows, num_tokens, length, samples):
@@ -69,14 +61,14 @@ def tabulate(rows, num_tokens, length):
         f"to read {length} tokens; token: to write one, attending to the "
         "whole cache; medians in one process, after compilation.",
         "",
-        "| attention | window | visible keys per token | loss | above full | "
+        "| pattern | visible keys per token | loss | above full | "
         "perplexity | prompt, ms | of full | token, ms |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         difference = "" if row is full else f"{row.loss - full.loss:+.4f}"
         lines.append(
-            f"| {row.name} | {row.window} | {row.visible_keys:.1f} | "
+            f"| {reports.in_cell(row.pattern)} | {row.visible_keys:.1f} | "
             f"{row.loss:.4f} | {difference} | {math.exp(row.loss):.3f} | "
             f"{1000 * row.prefill_seconds:.1f} | "
             f"{row.prefill_seconds / full.prefill_seconds:.2f} | "
@@ -98,7 +90,7 @@ def conclude(rows):
             lambda r: r.prefill_seconds / full.prefill_seconds - 1,
             EQUAL_TIME,
         ),
-        "- Rows of equal windows differ in visible keys: compare at those.",
+        "- Patterns of equal windows differ in visible keys: compare at those.",
     ]
     return "\n".join(lines)
 

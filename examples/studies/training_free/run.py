@@ -2,12 +2,13 @@
 
     python examples/studies/training_free/run.py
     python examples/studies/training_free/run.py --preset qwen3_0.6b_en \\
-        --dtype bfloat16 --length 4096 --windows 256 512 --file book.txt
+        --dtype bfloat16 --length 4096 --file book.txt \\
+        --patterns "SlidingWindow(256)" "Stochastic(256) | SlidingWindow(256)"
 
-Swaps the attention of a KerasHub model, trains nothing, and reports for each
-mode and window: visible keys per token, the loss on a text, the time of
-reading a prompt and of a new token, and how the text goes on. A prompt is read
-sparsely; new tokens attend to all of it.
+Swaps patterns into a KerasHub model, trains nothing, and reports for each:
+visible keys per token, the loss on a text, the time of reading a prompt and of
+a new token, and how the text goes on. A prompt is read sparsely; new tokens
+attend to all of it.
 
 Without --preset the model is the small one of bytes of the quickstart.
 """
@@ -19,14 +20,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
 from examples.shared import command_line
 
-MODES = (
-    "full",
-    "sliding_window",
-    "stochastic",
-    "stochastic_block",
-    "small_world",
-    "block_routed",
-)
+PATTERNS = [
+    pattern.format(w=window_size, block=-(-window_size // 3))
+    for window_size in (32, 128)
+    for pattern in (
+        "SlidingWindow({w})",
+        "Stochastic({w})",
+        "Stochastic({w}, neighborhood='block')",
+        "Stochastic({w}) | SlidingWindow({w})",
+        "BlockRouted({block}, 3)",  # three blocks hold as much as a window
+    )
+]
 
 
 def parse_arguments():
@@ -42,9 +46,13 @@ def parse_arguments():
         type=pathlib.Path,
         help="the same, in a file; default: the held-out files of --text",
     )
-    add("--modes", nargs="+", default=MODES, choices=MODES)
-    add("--windows", type=int, nargs="+", default=[32, 128])
-    add("--top-k", type=int, default=3, help="blocks of block_routed")
+    add(
+        "--patterns",
+        nargs="+",
+        default=PATTERNS,
+        help="as Python writes them, without gates, which would have to be "
+        "trained; full attention is measured in any case",
+    )
     add("--sequences", type=int, default=16, help="of the text, at most")
     add("--max-new-tokens", type=int, default=64)
     add("--runs", type=int, default=5, help="of which times are the median")
