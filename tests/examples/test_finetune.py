@@ -1,15 +1,17 @@
 """The fine-tuning example trains, keeps what it trained, and loads it."""
 
+import argparse
 import json
 import math
 
 import keras
 import pytest
 from example_runs import numbers_in
-from example_runs import run_example
 from example_runs import run_to_the_end
 from example_runs import slow_where_compiled
 from example_runs import table_rows
+
+from examples.finetune import tuning
 
 NAME = "finetune/run"
 PATTERN = "Stochastic(6) + SlidingWindow(6)"
@@ -68,7 +70,7 @@ def test_tunes_other_attentions(options, tmp_path, pattern):
     check_output(tmp_path, printed, pattern)
 
 
-def test_missing_gates_are_explained(options):
-    done = run_example(NAME, *options, "--only-gates", "--pattern", "Full()")
-    assert done.returncode != 0
-    assert "--only-gates expects a --pattern with gates" in done.stderr
+def test_missing_gates_are_explained():
+    arguments = argparse.Namespace(pattern="Full()", only_gates=True)
+    with pytest.raises(SystemExit, match="expects a --pattern with gates"):
+        tuning.read_pattern(arguments)

@@ -161,9 +161,3 @@ def test_wrong_arguments_are_explained(options, message):
     done = run_example(NAME, *options)
     assert done.returncode == 2
     assert message in done.stderr
-
-
-def test_a_wrong_pattern_is_explained():
-    done = run_example(NAME, "--pattern", "small_world")
-    assert done.returncode != 0
-    assert "--pattern: A pattern is expected as Python writes it" in done.stderr

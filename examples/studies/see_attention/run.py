@@ -4,10 +4,10 @@
     python examples/studies/see_attention/run.py --preset my_model --length 1024
 
 Loads a KerasHub language model, runs it on held-out text, and tells for each
-layer what its heads do: the entropy of their weights, how far they look, how
+layer what its heads do: the entropy of their weights, how far they reach, how
 much of the weight is on near tokens, and how open its gates are, if it has any.
 A preset that `keras_sa.hub.save_to_preset` saved comes with its sparse
-attention and its gates; any other one is seen as it is.
+attention and its gates; any other one is taken as it is.
 
 Writes `table.md` and, with matplotlib, `profile.png` and `gates.png`.
 Without --preset the model is the small one of bytes of the quickstart.
