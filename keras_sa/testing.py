@@ -399,7 +399,7 @@ def make_inputs(case, dtype="float32", seed=0):
     if case.attention_mask != "none":
         lead = 1 if case.attention_mask == "shared" else case.batch
         attention_mask = rng.random((lead, case.length, case.length)) < 0.6
-        attention_mask[:, 2] = False  # one row that sees nothing
+        attention_mask[:, 2] = False  # one row that attends to nobody
     return Inputs(
         query=query,
         key=key,

@@ -129,7 +129,7 @@ def need_gradients(*tensors):
 
 def bias_of(visible, dtype):
     """What hides keys by addition, as in Keras: it is finite, and so are a row
-    that sees nothing and its gradients."""
+    that attends to nobody and its gradients."""
     lowest = 0.7 * torch.finfo(dtype).min
     zero = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, zero, lowest)

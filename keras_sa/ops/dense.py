@@ -102,7 +102,7 @@ def dense_attention(
     if sinks is not None:
         sinks = ops.cast(sinks, dtype)[None, :, None, None]
         highest = ops.maximum(highest, sinks)
-    # A row that sees nothing: exp(-inf - 0) is 0, exp(-inf + inf) is not.
+    # A row that attends to nobody: exp(-inf - 0) is 0, exp(-inf + inf) is not.
     highest = ops.stop_gradient(
         ops.where(highest == -float("inf"), ops.zeros_like(highest), highest)
     )

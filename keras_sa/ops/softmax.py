@@ -55,7 +55,7 @@ def attend(
 
     Returns:
         output `[..., R, E]` and log-sum-exp `[..., R]` or `None`. A row that
-        sees nothing has output 0 and, without sinks, log-sum-exp -inf.
+        attends to nobody has output 0 and, without sinks, log-sum-exp -inf.
     """
     scores = scores + bias
     weights = _softmax(scores)

@@ -153,7 +153,7 @@ def _is_visible(
     EXCLUDE_LEFT: tl.constexpr,
     EXCLUDE_RIGHT: tl.constexpr,
 ):
-    """Which keys each query sees; the arguments broadcast to the pairs."""
+    """Which keys each query attends to; the arguments broadcast to the pairs."""
     if IN_BLOCKS:
         visible = query_slot // block_size == key_slot // block_size
     else:

@@ -108,10 +108,10 @@ class Problem:
         head_dim: `D`.
         value_dim: `E`.
         itemsize: bytes of a number of query, key and value.
-        left: slots that a token sees before its own.
-        right: slots that a token sees after its own.
+        left: slots that a token attends to before its own.
+        right: slots that a token attends to after its own.
         block_size: slots in a block, 0 for a window.
-        is_causal: whether a token sees no later original position.
+        is_causal: whether a token attends to no later original position.
         exclude_local: `(left, right)` distances of pairs to hide, or `None`.
         scale: factor on the scores.
         attn_logits_soft_cap: `c` of `c * tanh(score / c)`, or `None`.

@@ -48,7 +48,7 @@ def attend_to_tiles(
     Returns:
         highest score `[t, T, 1]`, the sum of exp(score - highest) `[t, T, 1]`,
         and the same sum with a value each `[t, T, E]`. Both sums are 0 in a
-        row that sees nothing.
+        row that attends to nobody.
     """
     if attn_logits_soft_cap is None and drop is None:
         if backend.takes_tiles(query, row):

@@ -123,7 +123,7 @@ def block_mask(window, order, allowed, hidden_first, device):
     """The `BlockMask` of a window: O(t m) numbers, whatever the order is."""
     w = window
     kv_num_blocks, kv_indices = visited_tiles(w, w.left, w.right, device)
-    # Who sees a tile: the same window, seen from the other side.
+    # Who attends to a tile: the same window, from the other side.
     q_num_blocks, q_indices = visited_tiles(w, w.right, w.left, device)
     # Not `from_kv_blocks`: it finds the other side through a [t, t] matrix.
     return flex.BlockMask(

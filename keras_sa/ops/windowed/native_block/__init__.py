@@ -2,7 +2,7 @@
 
 The tokens of a block are sorted by original position, so a causal mask is the
 plain lower triangle and needs no mask tensor. Padding and the empty slots of a
-short last block are sorted last: no real query sees them.
+short last block are sorted last: no real query attends to them.
 
 Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `h` heads
 with an order of their own (1 or `K`), `m` slots, `w` slots in a block.

@@ -35,7 +35,7 @@ def attend(query, key, value, visible, *, scale, is_causal):
         value: `[N, w, K, E]`.
         visible: boolean keys `[N, 1, 1, w]`, or `None` for all.
         scale: factor on the scores.
-        is_causal: whether a slot sees no later one.
+        is_causal: whether a slot attends to no later one.
 
     Returns:
         `[N, w, H, E]`.
