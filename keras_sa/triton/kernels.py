@@ -12,7 +12,7 @@ Padding is seen by nobody and its rows are written as zeros.
 
 Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D` head
 dim, `E` value head dim, `R` slots of the tile that a program owns, `C` slots
-of a tile that it visits, `m` neighbours of a decoding step.
+of a tile that it visits, `m` neighbors of a decoding step.
 """
 
 import triton
@@ -153,7 +153,7 @@ def _is_visible(
     EXCLUDE_LEFT: tl.constexpr,
     EXCLUDE_RIGHT: tl.constexpr,
 ):
-    """Which keys each query attends to; the arguments broadcast to the pairs."""
+    """Which keys each query attends to; arguments broadcast to the pairs."""
     if IN_BLOCKS:
         visible = query_slot // block_size == key_slot // block_size
     else:

@@ -1,1 +1,1 @@
-"""Attention to a list of neighbours, in several implementations."""
+"""Attention to a list of neighbors, in several implementations."""

@@ -1,4 +1,4 @@
-"""Attention to neighbours through the Triton kernel, on torch and JAX."""
+"""Attention to neighbors through the Triton kernel, on torch and JAX."""
 
 from keras import ops
 
@@ -16,7 +16,7 @@ def why_not(arguments):
     if a.neighbors.shape[0] != 1 or a.neighbors.shape[1] != 1:
         return "`triton` has one list of neighbors for all heads."
     if backend.need_gradients(a.query, a.key, a.value, a.sinks):
-        return "`triton` has no gradients of attention to neighbours."
+        return "`triton` has no gradients of attention to neighbors."
     return launch.why_not_rows(a) or backend.why_no_triton(a.query)
 
 

@@ -21,7 +21,7 @@ NOWHERE = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """How slots are cut: `before` and `after` count the neighbour chunks."""
+    """How slots are cut: `before` and `after` count the neighbor chunks."""
 
     size: int
     before: int
@@ -89,9 +89,9 @@ def cut(query, chunks, group):
 
 
 def with_neighbors(x, chunks):
-    """`[N, m, F]` as `[N, t, S, F]`: each chunk beside its neighbours.
+    """`[N, m, F]` as `[N, t, S, F]`: each chunk beside its neighbors.
 
-    The first and the last chunk are neighbours here; `visible_keys`
+    The first and the last chunk are neighbors here; `visible_keys`
     hides that. Rolling has a fast gradient on every backend: on TensorFlow
     the gradient of slices took five times as long.
     """

@@ -1,7 +1,7 @@
 """Windowed attention in `keras.ops`, for every backend: O(n w), no n x n.
 
 Slots are cut in chunks. The queries of a chunk meet the keys of their own
-chunk and of the neighbours that the window reaches, under one small mask.
+chunk and of the neighbors that the window reaches, under one small mask.
 
 Letters: as in `chunked.py`.
 """

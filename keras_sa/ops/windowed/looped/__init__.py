@@ -3,7 +3,7 @@
 A step takes the next slots of all heads and attends with a few chunks. It
 hands on what the next step's windows reach back to, and is given what its own
 windows reach ahead to. So nothing but the arguments and the output exists at
-full length: no copy with heads beside the batch, no scores, neighbours only of
+full length: no copy with heads beside the batch, no scores, neighbors only of
 what is ahead. The backward pass computes the scores again.
 
 It is the faster one on a CPU, too. Scores of one step stay in the cache, and

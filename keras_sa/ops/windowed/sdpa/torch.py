@@ -38,7 +38,7 @@ def _operators():
 
 
 class WindowedAttention(torch.autograd.Function):
-    """Attention of chunks to their neighbours.
+    """Attention of chunks to their neighbors.
 
     Args:
         query: `[B, n, heads, D]`.
@@ -212,7 +212,7 @@ class _Layout:
         )
 
     def overlapping(self, rows):
-        """Rows `[u, K, F]` as chunks beside their neighbours, a view
+        """Rows `[u, K, F]` as chunks beside their neighbors, a view
         `[t', K, S, F]`."""
         size, num_keys = self.chunks.size, self.chunks.keys
         row, head, feature = rows.stride()

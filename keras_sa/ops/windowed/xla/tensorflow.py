@@ -4,7 +4,7 @@ Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `G` query
 heads per key/value head, `N = B * K`, `D` head dim, `E` value head dim, `F`
 features, `m` slots, `c` slots in a chunk, `g` chunks in a group, `p` groups of
 a sequence, `u` slots of a group with the chunks it borrows from its
-neighbours, `r` groups in a step, `s` steps: `s * r >= N * p`.
+neighbors, `r` groups in a step, `s` steps: `s * r >= N * p`.
 """
 
 import dataclasses
@@ -117,7 +117,7 @@ def choose_groups(chunks, num_rows, num_slots, most_chunks):
     """Even steps of at most `most_chunks` chunks.
 
     A long sequence is cut in groups; of short ones, a step takes several. A
-    group has at least the chunks that its neighbour borrows.
+    group has at least the chunks that its neighbor borrows.
     """
     reach = max(chunks.before, chunks.after, 1)
     most_chunks = max(most_chunks, reach)
@@ -182,9 +182,9 @@ def _cut(x, groups, chunks):
 
 
 def _with_borrowed(x, groups, chunks):
-    """`[N, m, F]` as `[N, p, u, F]`: each group between its neighbours' ends.
+    """`[N, m, F]` as `[N, p, u, F]`: each group between its neighbors' ends.
 
-    The first and the last group are neighbours; their positions hide that.
+    The first and the last group are neighbors; their positions hide that.
     """
     x = _cut(x, groups, chunks)
     front = (groups.chunks - chunks.before) * chunks.size
