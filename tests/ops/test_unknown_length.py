@@ -62,7 +62,7 @@ def build(path, padded, is_causal, per_head):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("causal, per_head", [(False, True), (True, False)])
+@pytest.mark.parametrize("is_causal, per_head", [(False, True), (True, False)])
 def test_one_trace_for_all_lengths(path, padded, is_causal, per_head):
     import tensorflow as tf
 

@@ -13,9 +13,9 @@ from keras import ops
 
 import keras_sa
 from keras_sa import testing
-from keras_sa.ops import patterns
 from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import flex as our_flex
+from keras_sa.patterns import SlidingWindow
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="FlexAttention is torch's"
@@ -284,10 +284,9 @@ def test_the_tiles_are_those_with_pairs(case):
         pairs = slot[:, None] == slot[None, :]
     else:
         pairs = ops.convert_to_numpy(
-            patterns.sliding_window_mask(
+            SlidingWindow(case.window).mask(
                 case.length,
-                case.window,
-                case.is_causal and case.permutation == "identity",
+                is_causal=case.is_causal and case.permutation == "identity",
             )
         )
     tile = mask.BLOCK_SIZE[0]

@@ -7,8 +7,8 @@ from keras import ops
 from keras_sa import backend
 from keras_sa import testing
 from keras_sa.ops import dense_attention
-from keras_sa.ops import patterns
 from keras_sa.ops import sliding_window_attention
+from keras_sa.patterns import SlidingWindow
 
 CASE = testing.Case("plain", length=23, head_dim=4)
 
@@ -16,6 +16,11 @@ CASE = testing.Case("plain", length=23, head_dim=4)
 def run(attend, *tensors):
     tensors = (ops.convert_to_tensor(x) for x in tensors)
     return np.asarray(ops.convert_to_numpy(backend.compile(attend)(*tensors)))
+
+
+def mask_of(length, window, is_causal):
+    mask = SlidingWindow(window).mask(length, is_causal=is_causal)
+    return np.asarray(ops.convert_to_numpy(mask))
 
 
 def tensors_of(case):
@@ -34,7 +39,7 @@ def test_differs_from_dense_where_the_window_hides(is_causal):
         *tensors,
     )
     dense = run(lambda *x: dense_attention(*x, everything), *tensors)
-    window = run(lambda: patterns.sliding_window_mask(23, 5, is_causal))
+    window = mask_of(23, 5, is_causal)
     visible = window.sum(axis=1)
     everybody = np.arange(1, 24) if is_causal else np.full(23, 23)
     difference = np.abs(sparse - dense).max(axis=(0, 2, 3))
@@ -52,7 +57,7 @@ def test_weights_count_the_keys(is_causal):
         )[1],
         x,
     )
-    mask = run(lambda: patterns.sliding_window_mask(length, window, is_causal))
+    mask = mask_of(length, window, is_causal)
     np.testing.assert_allclose(
         np.exp(lse[0, :, 0]), mask.sum(axis=1), rtol=1e-6
     )
