@@ -147,7 +147,9 @@ def plot_coverage(fields, expected=None, fraction=0.99):
             "`fraction` is expected to be above 0 and at most 1. "
             f"Received: fraction={fraction}"
         )
-    figure, axes = _one_panel()
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(color="0.85", linewidth=0.6)
     for style, (label, field) in zip(_STYLES, fields.items()):
         _draw_field(axes, style, label, field, fraction)
     theory = {"color": "black", "linestyle": "--", "linewidth": 0.9}
@@ -292,13 +294,6 @@ def save(figure, path):
             path, dpi=_DOTS_PER_INCH, bbox_inches="tight", metadata=metadata
         )
     return path
-
-
-def _one_panel():
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(color="0.85", linewidth=0.6)
-    return figure, axes
 
 
 def _add_legend(figure, axes):

@@ -26,11 +26,8 @@ def study(capsys, tmp_path, monkeypatch):
         run_study(run, [*options, "--output", output], monkeypatch)
         text = (output / "table.md").read_text()
         assert text in capsys.readouterr().out
-        return (
-            table_by_name(text),
-            text,
-            sorted(x.name for x in output.iterdir()),
-        )
+        files = sorted(path.name for path in output.iterdir())
+        return table_by_name(text), text, files
 
     return run_it
 
