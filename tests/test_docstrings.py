@@ -17,7 +17,6 @@ OPTIONAL = (
     "lm_eval",
     "matplotlib",
     "networkx",
-    "pyarrow",
     "scipy",
 )
 

@@ -2,12 +2,6 @@
 
 from keras_sa.analysis.attention_profile import AttentionProfile
 from keras_sa.analysis.attention_profile import attention_profile
-from keras_sa.analysis.connectome import FLY
-from keras_sa.analysis.connectome import Connectome
-from keras_sa.analysis.connectome import stacks_of_degree
-from keras_sa.analysis.edge_list import load_edge_list
-from keras_sa.analysis.estimation import EstimatorError
-from keras_sa.analysis.estimation import estimator_error
 from keras_sa.analysis.expected_coverage import expected_coverage
 from keras_sa.analysis.graphs import attention_graph
 from keras_sa.analysis.graphs import attention_graphs
@@ -19,11 +13,8 @@ from keras_sa.analysis.mixing import transition_matrices
 from keras_sa.analysis.mixing import transition_matrix
 from keras_sa.analysis.receptive_field import ReceptiveField
 from keras_sa.analysis.receptive_field import receptive_field
-from keras_sa.analysis.small_world import SmallWorldCurve
 from keras_sa.analysis.small_world import SmallWorldMeasures
-from keras_sa.analysis.small_world import small_world_curve
 from keras_sa.analysis.small_world import small_world_measures
-from keras_sa.analysis.small_world import watts_strogatz_curve
 from keras_sa.analysis.sources import as_patterns
 from keras_sa.analysis.suggestion import WindowSuggestion
 from keras_sa.analysis.suggestion import suggest_window

@@ -7,8 +7,6 @@ rest.
 """
 
 from keras_sa.analysis.command.arguments import parse
-from keras_sa.analysis.command.graph_report import edge_list_report
-from keras_sa.analysis.command.graph_report import fly_report
 from keras_sa.analysis.command.pattern_report import pattern_report
 from keras_sa.analysis.command.progress import Progress
 
@@ -21,12 +19,7 @@ def main(words=None):
     """
     arguments = parse(words)
     progress = Progress()
-    if arguments.pattern:
-        report = pattern_report(arguments, progress)
-    elif arguments.preset:
-        report = fly_report(arguments, progress)
-    else:
-        report = edge_list_report(arguments, progress)
+    report = pattern_report(arguments, progress)
     progress.close()
     print(report.markdown())
     for path in report.write(arguments.output, arguments.format):

@@ -147,7 +147,9 @@ def plot_coverage(fields, expected=None, fraction=0.99):
             "`fraction` is expected to be above 0 and at most 1. "
             f"Received: fraction={fraction}"
         )
-    figure, axes = _one_panel()
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(color="0.85", linewidth=0.6)
     for style, (label, field) in zip(_STYLES, fields.items()):
         _draw_field(axes, style, label, field, fraction)
     theory = {"color": "black", "linestyle": "--", "linewidth": 0.9}
@@ -209,51 +211,6 @@ def plot_gates(gates, terms=None):
         image = _draw_heat_map(axes, rows, (0, 1), "{:.2f}")
         axes.set_title(name)
     figure.colorbar(image, ax=panels, label="gate: 0 is shut, 1 is open")
-    return figure
-
-
-def plot_small_world_curve(curve, rewired=None):
-    """Path length and clustering against the fraction of shortcuts.
-
-    Both are divided by their value at the left end, that of the window alone,
-    as Watts and Strogatz draw them: a small world is where paths are short
-    already and the clustering is still there.
-
-    Args:
-        curve: a `SmallWorldCurve`.
-        rewired: optional `SmallWorldCurve` to compare with, that of
-            `watts_strogatz_curve`: drawn as dashed lines.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-
-    Raises:
-        ValueError: for a curve of fewer than two fractions, or one that starts
-            without clustering, as a ring of 2 neighbors does.
-
-    Example:
-
-    >>> from keras_sa import analysis
-    >>> from keras_sa.analysis import plots
-    >>> curve = analysis.small_world_curve(100, 6)
-    >>> figure = plots.plot_small_world_curve(curve)
-    >>> figure.axes[0].get_title()
-    '100 tokens, 6 neighbors'
-
-    Reference:
-        Watts and Strogatz, Collective dynamics of "small-world" networks,
-        Nature 393, 1998
-    """
-    figure, axes = _one_panel()
-    _draw_curve(axes, curve, "{}")
-    if rewired is not None:
-        _draw_curve(axes, rewired, "{}, rewired at random", is_reference=True)
-    _scale_fractions(axes, curve)
-    axes.set_title(f"{curve.length:,} tokens, {curve.degree} neighbors")
-    axes.set_xlabel("fraction of shortcuts")
-    axes.set_ylabel("relative to no shortcuts")
-    axes.set_ylim(bottom=0)
-    _add_legend(figure, axes)
     return figure
 
 
@@ -337,13 +294,6 @@ def save(figure, path):
             path, dpi=_DOTS_PER_INCH, bbox_inches="tight", metadata=metadata
         )
     return path
-
-
-def _one_panel():
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    axes.grid(color="0.85", linewidth=0.6)
-    return figure, axes
 
 
 def _add_legend(figure, axes):
@@ -436,46 +386,6 @@ def _draw_field(axes, style, label, field, fraction):
     if depth is not None:
         ring = {"facecolor": "none", "edgecolor": colour, "s": 150}
         axes.scatter([depth], [coverage[depth]], **ring, zorder=4)
-
-
-def _draw_curve(axes, curve, label, is_reference=False):
-    fractions = np.asarray(curve.fractions, float)
-    if len(fractions) < 2:
-        raise ValueError(
-            "The curve is expected to have at least two fractions. "
-            f"Received: fractions={curve.fractions}"
-        )
-    for style, name in zip(_STYLES, ("path_length", "clustering")):
-        colour, marker, line = style
-        values = np.asarray(getattr(curve, name), float)
-        if not values[0] > 0:  # nor unknown
-            raise ValueError(
-                f"`{name}` is expected to be above 0 at the first fraction, "
-                f"which the others are compared with. Received: {values[0]}"
-            )
-        axes.plot(
-            fractions,
-            values / values[0],
-            color=colour,
-            marker=marker,
-            linestyle="--" if is_reference else line,
-            markerfacecolor="white" if is_reference else colour,
-            linewidth=1 if is_reference else None,
-            label=label.format(name.replace("_", " ")),
-        )
-
-
-def _scale_fractions(axes, curve):
-    """Logarithmic if most fractions are small, with room for none at all."""
-    fractions = np.asarray(curve.fractions, float)
-    positive = fractions[fractions > 0]
-    if not len(positive) or np.median(positive) > 0.1 * positive.max():
-        return
-    if len(positive) == len(fractions):
-        axes.set_xscale("log")
-        return
-    axes.set_xscale("symlog", linthresh=positive.min(), linscale=0.5)
-    axes.set_xlim(left=-positive.min() / 10)
 
 
 def _draw_heat_map(axes, rows, span, form):

@@ -12,8 +12,6 @@ import scipy.sparse
 from keras_sa import _validation
 from keras_sa.analysis import undirected
 from keras_sa.analysis.graphs import attention_graph
-from keras_sa.patterns import SlidingWindow
-from keras_sa.patterns import Stochastic
 
 REFERENCES = ("random", "degrees")
 # Rounds of rewiring in networkx's references.
@@ -84,7 +82,7 @@ def small_world_measures(
 
     Args:
         source: as in `keras_sa.analysis.as_patterns`, or a sparse graph
-            `[n, n]`, such as that of `load_edge_list`.
+            `[n, n]`, such as a connectome.
         length: tokens `n`; not for a graph.
         is_causal: as in `as_patterns`; not for a graph.
         references: `"random"`: random graphs with as many nodes and edges,
@@ -297,137 +295,3 @@ def _ring_clustering(reach, num_nodes):
     shared = 2 * reach + 1 - distance
     around = np.maximum(2 * reach + 1 + distance - num_nodes, 0)
     return float(np.mean(shared + around - 2) / (2 * reach - 1))
-
-
-@dataclasses.dataclass(frozen=True)
-class SmallWorldCurve:
-    """Measures against the fraction of edges that are shortcuts.
-
-    Attributes:
-        length: nodes `n`.
-        degree: neighbors of a node, in the mean.
-        fractions: `[P]`, from 0, the lattice, to 1.
-        measures: `SmallWorldMeasures` of each.
-    """
-
-    length: int
-    degree: int
-    fractions: np.ndarray
-    measures: tuple
-
-    @property
-    def path_length(self):
-        """`[P]`: mean length of the shortest paths."""
-        return np.array([x.path_length for x in self.measures])
-
-    @property
-    def clustering(self):
-        """`[P]`: mean clustering coefficients."""
-        return np.array([x.clustering for x in self.measures])
-
-
-def small_world_curve(length, degree, num_sources=None, seed=0, progress=None):
-    """From a sliding window to random edges, at the same number of edges.
-
-    A layer with a sliding window, and of its `degree // 2` neighbors on
-    either side more and more are given to windows of 3 slots, each over a
-    random permutation of its own: one, two, ... layers of stochastic
-    attention. The
-    curve that Watts and Strogatz drew for rewired edges is made of attention.
-
-    Args:
-        length: tokens `n`.
-        degree: even int: neighbors of a token; less than `n`.
-        num_sources: as in `small_world_measures`.
-        seed: int, of the orders and the samples.
-        progress: optional function of `(steps done, steps in all)`.
-
-    Returns:
-        A `SmallWorldCurve` of `degree // 2 + 1` points.
-
-    Raises:
-        ValueError: for a `degree` that is odd or too large.
-
-    Example:
-
-    >>> from keras_sa import analysis
-    >>> curve = analysis.small_world_curve(200, 8)
-    >>> curve.fractions.tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-
-    Reference:
-        Watts and Strogatz 1998, https://doi.org/10.1038/30918
-    """
-    _check_degree(degree, length)
-    reach = degree // 2
-    measures = []
-    for number in range(reach + 1):
-        stack = _window_and_shortcuts(reach - number, number, seed)
-        measures.append(
-            small_world_measures(
-                stack, length, num_sources=num_sources, seed=seed
-            )
-        )
-        if progress is not None:
-            progress(number + 1, reach + 1)
-    fractions = np.arange(reach + 1) / reach
-    return SmallWorldCurve(length, degree, fractions, tuple(measures))
-
-
-def watts_strogatz_curve(length, degree, fractions, num_sources=None, seed=0):
-    """The curve of rewired rings of networkx, to compare with.
-
-    Args:
-        length: nodes `n`.
-        degree: even int: neighbors of a node; less than `n`.
-        fractions: floats from 0 to 1: with what probability an edge is rewired.
-        num_sources: as in `small_world_measures`.
-        seed: int, of the rewiring and the samples.
-
-    Returns:
-        A `SmallWorldCurve` of as many points as `fractions`.
-
-    Raises:
-        ValueError: for a `degree` that is odd or too large.
-
-    Example:
-
-    >>> from keras_sa import analysis
-    >>> curve = analysis.watts_strogatz_curve(200, 8, [0, 0.1])
-    >>> bool(curve.path_length[1] < curve.path_length[0] / 2)
-    True
-
-    Reference:
-        Watts and Strogatz 1998, https://doi.org/10.1038/30918
-    """
-    _check_degree(degree, length)
-    measures = [
-        small_world_measures(
-            nx.to_scipy_sparse_array(
-                nx.watts_strogatz_graph(length, degree, fraction, seed=seed)
-            ),
-            num_sources=num_sources,
-            seed=seed,
-        )
-        for fraction in fractions
-    ]
-    return SmallWorldCurve(length, degree, np.array(fractions), tuple(measures))
-
-
-def _check_degree(degree, length):
-    _validation.check_positive_int("length", length)
-    _validation.check_positive_int("degree", degree)
-    if degree % 2 or degree >= length:
-        raise ValueError(
-            "`degree` is expected to be even and less than the number of "
-            f"nodes. Received: degree={degree}, length={length}"
-        )
-
-
-def _window_and_shortcuts(reach, num_shortcuts, seed):
-    """A window of `reach` to both sides, and random windows of 1."""
-    window = [SlidingWindow(2 * reach + 1).bind()] if reach else []
-    return window + [
-        Stochastic(3).bind(seed=(seed + number) % 2**32)
-        for number in range(num_shortcuts)
-    ]

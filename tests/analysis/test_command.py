@@ -119,8 +119,7 @@ def test_all_patterns(capsys, tmp_path):
 
 def test_measures_that_are_asked_for(capsys, tmp_path):
     rows, text, _ = run(
-        "--pattern 'Stochastic(5)' --length 60 --layers 2 "
-        "--measures mixing small_world_curve --degree 4",
+        "--pattern 'Stochastic(5)' --length 60 --layers 2 --measures mixing",
         capsys,
         tmp_path,
     )
@@ -138,7 +137,7 @@ def test_measures_that_are_asked_for(capsys, tmp_path):
         ("gap of the stack", analysis.spectral_gap(stack, LENGTH).product_gap),
     ):
         assert float(row[column]) == pytest.approx(value, rel=1e-3)
-    assert "small_world_curve.png" in files_of(tmp_path)
+    assert files_of(tmp_path) == ["pattern.png", "table.md"]
 
 
 def test_samples(capsys, tmp_path):
@@ -194,76 +193,16 @@ def test_nobody_attends_to_another(capsys, tmp_path):
     assert "no small_world, for no token attends to another" in text
 
 
-def test_the_fly(capsys, tmp_path):
-    rows, text, _ = run("--preset fly --length 60", capsys, tmp_path)
-    assert list(rows) == [
-        "sliding_window",
-        "stochastic",
-        "small_world",
-        "fly, published",
-    ]
-    stack = analysis.stacks_of_degree(26)["stochastic"]
-    measures = analysis.small_world_measures(stack, LENGTH)
-    row = rows["stochastic"]
-    assert float(row["sigma"]) == pytest.approx(measures.sigma, rel=1e-3)
-    assert rows["fly, published"]["path length"] == "4.4"
-    assert rows["fly, published"]["sigma"] == "141"
-    assert rows["fly, published"]["clustering"] == ""
-    assert "The fly has more neurons" in text
-    assert files_of(tmp_path) == ["pattern.png", "table.md"]
-
-
-def test_an_edge_list(capsys, tmp_path):
-    """A ring of 60 nodes and its next but one, some of them weak."""
-    path = tmp_path / "edges.csv"
-    lines = ["weight,to,from"]
-    for node in range(60):
-        lines += [f"5,{(node + 1) % 60},{node}", f"1,{(node + 2) % 60},{node}"]
-    path.write_text("\n".join(lines) + "\n")
-    columns = "--source-column from --target-column to --weight-column weight"
-    rows, text, _ = run(f"--edge-list {path} {columns}", capsys, tmp_path)
-    row = rows["edges.csv"]
-    assert (row["nodes"], row["degree"]) == ("60", "4")
-    assert (row["clustering"], row["diameter"]) == ("0.5", "15")
-    assert list(rows)[1:] == ["sliding_window", "stochastic", "small_world"]
-    assert rows["sliding_window"]["nodes"] == "60"
-    rows, _, _ = run(
-        f"--edge-list {path} {columns} --min-weight 2", capsys, tmp_path
-    )
-    assert rows["edges.csv"]["degree"] == "2"
-    assert rows["edges.csv"]["diameter"] == "30"
-
-
-@pytest.mark.parametrize(
-    "content, words",
-    [
-        (None, "no-file.csv"),
-        ("from,to\n1,1\n", "no edges between nodes"),
-        ("from,to\n1,2\n", "Received: 'source'"),
-    ],
-)
-def test_edge_lists_without_a_graph(content, words, tmp_path):
-    path = tmp_path / "no-file.csv"
-    column = []
-    if content is not None:
-        path.write_text(content)
-    if "Received" in words:
-        column = ["--source-column", "source"]
-    with pytest.raises(SystemExit, match=words):
-        command.main(["--edge-list", str(path), *column])
-
-
 WINDOW = "--pattern Stochastic(4) --length 30"
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("", "one of --pattern, --preset and --edge-list is expected"),
-        ("--preset fly --pattern Full()", "--pattern and --preset"),
+        ("", "required: --pattern, --length"),
         ("--pattern ring --length 9", "here one of BlockRouted, Full"),
         ("--pattern Full() Full() --length 9", "every pattern is expected onc"),
-        ("--pattern Full()", "--length is expected with --pattern"),
+        ("--pattern Full()", "required: --length"),
         ("--pattern Stochastic() --length 9", "other arguments"),
         ("--pattern Stochastic(0) --length 9", "`window_size` is expected"),
         (f"{WINDOW} --samples 31", "--samples is expected to be at most"),
@@ -272,23 +211,8 @@ WINDOW = "--pattern Stochastic(4) --length 30"
             f"{WINDOW} --graph-layers 1 --measures mixing",
             "--graph-layers is expected with the measure small_world",
         ),
-        (
-            f"{WINDOW} --measures small_world_curve",
-            "--degree is expected with the measure small_world_curve",
-        ),
-        (f"{WINDOW} --degree 4", "and only with it"),
-        (f"{WINDOW} --degree 2", "an even integer from 4"),
-        (f"{WINDOW} --degree 5", "an even integer from 4"),
-        (
-            f"{WINDOW} --degree 30 --measures small_world_curve",
-            "--degree is expected to be less than --length 30",
-        ),
         (f"{WINDOW} --seed -1", "from 0 to 2**32 - 1"),
         (f"{WINDOW} --layers 0", "a positive integer is expected"),
-        (f"{WINDOW} --min-weight 0", "--min-weight is not expected with"),
-        ("--preset fly --length 26", "--length is expected to be above 26"),
-        ("--preset fly --is-causal", "--is-causal is not expected with"),
-        ("--edge-list x.csv --length 9", "--length is not expected with"),
     ],
 )
 def test_wrong_arguments(words, message, capsys):

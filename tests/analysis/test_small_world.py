@@ -198,59 +198,9 @@ def test_progress():
     assert steps == [(step, 120) for step in range(1, 121)]
 
 
-def test_small_world_curve():
-    steps = []
-    curve = analysis.small_world_curve(
-        600, 12, progress=lambda *step: steps.append(step)
-    )
-    assert steps == [(step, 7) for step in range(1, 8)]
-    np.testing.assert_allclose(curve.fractions, np.arange(7) / 6)
-    # One random window of 3 shortens paths at once; clusters stay.
-    assert curve.path_length[1] < curve.path_length[0] / 5
-    assert curve.clustering[1] > curve.clustering[0] / 2
-    assert (np.diff(curve.clustering[:-1]) < 0).all()
-    degrees = [measures.degree for measures in curve.measures]
-    np.testing.assert_allclose(degrees, 12, rtol=0.03)
-    # At the end it is no more a small world.
-    assert curve.measures[-1].sigma == pytest.approx(1, abs=0.6)
-
-
-def test_curve_of_rewired_rings():
-    curve = analysis.watts_strogatz_curve(300, 6, [0.0, 0.05, 1.0])
-    ring = nx.watts_strogatz_graph(300, 6, 0.0)
-    assert curve.clustering[0] == pytest.approx(nx.average_clustering(ring))
-    assert curve.path_length[0] == pytest.approx(
-        nx.average_shortest_path_length(ring)
-    )
-    assert curve.path_length[1] < curve.path_length[0] / 2
-    assert curve.clustering[1] > curve.clustering[0] / 2
-    assert curve.clustering[2] < 0.1
-
-
-def test_stacks_of_a_degree():
-    for degree in (4, 6, 26):
-        for stack in analysis.stacks_of_degree(degree, seed=5).values():
-            found = analysis.small_world_measures(stack, 2000, num_sources=1)
-            assert found.degree == pytest.approx(degree, rel=0.02)
-
-
-def test_the_size_of_a_fly():
-    """In less: a few paths only, at all 130,000 tokens."""
-    assert analysis.FLY.degree == pytest.approx(26)
-    stack = analysis.stacks_of_degree(26)["small_world"]
-    graph = analysis.attention_graph(stack, analysis.FLY.num_neurons)
-    paths = undirected.distances(undirected.undirected(graph), num_sources=8)
-    assert paths.path_length.value == pytest.approx(4.6, abs=0.3)
-
-
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: analysis.stacks_of_degree(5), "Received: degree=5"),
-        (lambda: analysis.stacks_of_degree(2), "Received: degree=2"),
-        (lambda: analysis.small_world_curve(10, 3), "Received: degree=3"),
-        (lambda: analysis.small_world_curve(10, 10), "Received: degree=10"),
-        (lambda: analysis.watts_strogatz_curve(10, 3, [0]), "degree=3"),
         (
             lambda: analysis.small_world_measures(parts(), length=7),
             "Received: length=7",

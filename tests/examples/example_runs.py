@@ -67,3 +67,18 @@ def numbers_in(row):
     """The decimal fractions of a row's cells."""
     found = re.findall(r"[-+]?\d+\.\d+|nan|inf", " ".join(row))
     return [float(number) for number in found]
+
+
+def run_study(study, options, monkeypatch):
+    """Runs `study.main()` in this process, on the backend of the tests."""
+    monkeypatch.setenv("KERAS_BACKEND", keras.config.backend())
+    monkeypatch.setattr(sys, "argv", ["run.py", *map(str, options)])
+    study.main()
+
+
+def table_by_name(text):
+    """`{first cell: {column: cell}}` of a table in Markdown."""
+    lines = [x for x in text.splitlines() if x.startswith("|")]
+    table = [[x.strip() for x in line.strip("|").split(" |")] for line in lines]
+    columns, _, *rows = table
+    return {row[0]: dict(zip(columns, row)) for row in rows}

@@ -20,14 +20,11 @@ from keras_sa.analysis.graphs import neighbor_rows
 from keras_sa.analysis.mixing import spectral_gap
 from keras_sa.analysis.mixing import total_variation
 from keras_sa.analysis.receptive_field import receptive_field
-from keras_sa.analysis.small_world import small_world_curve
 from keras_sa.analysis.small_world import small_world_measures
-from keras_sa.analysis.small_world import watts_strogatz_curve
 
 # What is not measured on graphs: full attention over more tokens, where it is
 # known to be 1, and what would take more than a few GB.
 _MOST_FULL, _MOST_EDGES = 1024, 2**26
-_MOST_REWIRED = 2**14  # nodes; networkx takes a minute for more
 # Layers up to which the coverage at each has a column.
 _MOST_DEPTHS = 8
 _FRACTIONS = (0.99, 1.0)
@@ -247,28 +244,6 @@ def _has_no_graph(report, name, stack, arguments, measure):
     return True
 
 
-def _add_small_world_curve(report, stacks, arguments, progress):
-    curve = small_world_curve(
-        arguments.length,
-        arguments.degree,
-        num_sources=arguments.samples,
-        seed=arguments.seed,
-        progress=progress.stage("small-world curve"),
-    )
-    rewired = None
-    if arguments.length <= _MOST_REWIRED:
-        progress.stage("rewired rings")
-        rewired = watts_strogatz_curve(
-            curve.length,
-            curve.degree,
-            curve.fractions,
-            num_sources=arguments.samples,
-            seed=arguments.seed,
-        )
-    figure = plots.plot_small_world_curve(curve, rewired)
-    report.figures["small_world_curve"] = figure
-
-
 def _add_mixing(report, stacks, arguments, progress):
     for row, (name, stack) in zip(report.rows, stacks.items()):
         if _has_no_graph(report, name, stack, arguments, "mixing"):
@@ -294,6 +269,5 @@ def _add_mixing(report, stacks, arguments, progress):
 _MEASURES = {
     "receptive_field": _add_receptive_field,
     "small_world": _add_small_world,
-    "small_world_curve": _add_small_world_curve,
     "mixing": _add_mixing,
 }

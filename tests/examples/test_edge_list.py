@@ -3,12 +3,14 @@
 import gzip
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import feather
-from pyarrow import parquet
 
+from examples.studies.connectome.edge_list import load_edge_list
 from keras_sa import analysis
+
+pyarrow = pytest.importorskip("pyarrow")
+from pyarrow import feather  # noqa: E402
+from pyarrow import parquet  # noqa: E402
 
 ROWS = "pre,post,region,count\n70,20,a,3\n70,20,b,4\n20,90,a,9\n90,90,a,5\n"
 
@@ -41,7 +43,7 @@ def write(path):
     "name", ["a.csv", "a.csv.gz", "a.tsv", "a.parquet", "a.feather"]
 )
 def test_formats(name, tmp_path):
-    graph, nodes = analysis.load_edge_list(write(tmp_path / name))
+    graph, nodes = load_edge_list(write(tmp_path / name))
     assert nodes.tolist() == [20, 70, 90]
     np.testing.assert_array_equal(
         graph.toarray(), [[0, 0, 1], [1, 0, 0], [0, 0, 1]]
@@ -51,7 +53,7 @@ def test_formats(name, tmp_path):
 
 def test_weights_of_a_pair_are_added(tmp_path):
     path = write(tmp_path / "a.csv")
-    graph, nodes = analysis.load_edge_list(path, weight="count", min_weight=7)
+    graph, nodes = load_edge_list(path, weight="count", min_weight=7)
     np.testing.assert_array_equal(
         graph.toarray(), [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
     )
@@ -61,7 +63,7 @@ def test_weights_of_a_pair_are_added(tmp_path):
 def test_columns_by_name_may_hold_words(tmp_path):
     path = write(tmp_path / "a.csv")
     path.write_text("n,to,from\n1,x,y\n2,z,x\n")
-    graph, nodes = analysis.load_edge_list(path, source="from", target="to")
+    graph, nodes = load_edge_list(path, source="from", target="to")
     assert nodes.tolist() == ["x", "y", "z"]
     np.testing.assert_array_equal(
         graph.toarray(), [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
@@ -72,12 +74,12 @@ def test_large_names_are_kept(tmp_path):
     """A neuron of FlyWire has a name of 60 bits."""
     path = tmp_path / "a.csv"
     path.write_text("pre,post\n720575940625363947,720575940625363946\n")
-    _, nodes = analysis.load_edge_list(path)
+    _, nodes = load_edge_list(path)
     assert nodes.tolist() == [720575940625363946, 720575940625363947]
 
 
 def test_measures_of_an_edge_list(tmp_path):
-    graph, _ = analysis.load_edge_list(write(tmp_path / "a.csv"))
+    graph, _ = load_edge_list(write(tmp_path / "a.csv"))
     found = analysis.small_world_measures(graph)
     assert found.num_edges == 2
     assert found.path_length == pytest.approx(4 / 3)
@@ -95,7 +97,7 @@ def test_measures_of_an_edge_list(tmp_path):
 )
 def test_bad_arguments(name, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        analysis.load_edge_list(write(tmp_path / name), **options)
+        load_edge_list(write(tmp_path / name), **options)
 
 
 @pytest.mark.parametrize(
@@ -109,4 +111,4 @@ def test_bad_tables(text, message, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        analysis.load_edge_list(path)
+        load_edge_list(path)

@@ -4,9 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from example_runs import run_study
+from example_runs import table_by_name
 from keras import ops
 
-from keras_sa import analysis
+from examples.studies.estimation import run
+from examples.studies.estimation.measuring import estimator_error
 from keras_sa import patterns
 from keras_sa.patterns.stochastic import DrawnPermutation
 
@@ -40,7 +43,7 @@ def enumerated(window_size, neighborhood, is_causal):
 @parametrize_neighborhood
 def test_theory_is_exact(neighborhood, is_causal):
     sizes = [2, 3]
-    found = analysis.estimator_error(
+    found = estimator_error(
         LENGTH, sizes, neighborhood, is_causal, num_draws=2, num_values=2
     )
     exact = [enumerated(size, neighborhood, is_causal) for size in sizes]
@@ -53,7 +56,7 @@ def test_theory_is_exact(neighborhood, is_causal):
 @parametrize_causal
 @parametrize_neighborhood
 def test_theory_is_what_is_measured(neighborhood, is_causal):
-    found = analysis.estimator_error(
+    found = estimator_error(
         64, [4, 16], neighborhood, is_causal, num_draws=4, num_values=12
     )
     for name in ("squared_bias", "variance"):
@@ -68,9 +71,7 @@ def test_theory_is_what_is_measured(neighborhood, is_causal):
 def test_whole_windows():
     """Blocks that divide the length: the formulas of the docstring."""
     n, w = 64, np.array([4, 16])
-    found = analysis.estimator_error(
-        n, w.tolist(), "block", num_draws=2, num_values=2
-    )
+    found = estimator_error(n, w.tolist(), "block", num_draws=2, num_values=2)
     bias = (n - w) / (w * (n - 1))
     np.testing.assert_allclose(
         found.expected_squared_bias, bias**2 * (n - 1) / n
@@ -82,7 +83,7 @@ def test_whole_windows():
 
 @parametrize_causal
 def test_seeing_everything_has_no_error(is_causal):
-    found = analysis.estimator_error(
+    found = estimator_error(
         LENGTH, [LENGTH], "block", is_causal, num_draws=2, num_values=2
     )
     for name in ("squared_bias", "variance"):
@@ -107,4 +108,31 @@ def test_seeing_everything_has_no_error(is_causal):
 def test_bad_arguments(arguments, name):
     arguments = {"length": 20, "window_sizes": [3], **arguments}
     with pytest.raises(ValueError, match=f"`{name}` is expected.*Received"):
-        analysis.estimator_error(**arguments)
+        estimator_error(**arguments)
+
+
+SMALL = ["--length", 20, "--draws", 2, "--values", 2, "--window-sizes"]
+
+
+def test_the_study(tmp_path, monkeypatch):
+    options = [*SMALL, 3, 6, "--is-causal", "--output", tmp_path]
+    run_study(run, options, monkeypatch)
+    rows = table_by_name((tmp_path / "table.md").read_text())
+    assert list(rows) == ["3", "6"]
+    found = estimator_error(
+        20, [3, 6], is_causal=True, num_draws=2, num_values=2
+    )
+    for column, values in (
+        ("squared bias, theory", found.expected_squared_bias),
+        ("variance, theory", found.expected_variance),
+    ):
+        written = [float(row[column]) for row in rows.values()]
+        assert written == pytest.approx(values.tolist(), rel=1e-3)
+    mean, _, error = rows["6"]["variance"].split()
+    assert float(mean) == pytest.approx(found.variance[1], abs=float(error))
+    assert float(error) == pytest.approx(found.variance_error[1], rel=0.1)
+
+
+def test_a_window_that_is_too_large(monkeypatch):
+    with pytest.raises(SystemExit, match="`window_sizes` is expected"):
+        run_study(run, [*SMALL, 21], monkeypatch)

@@ -88,16 +88,6 @@ def estimator_error(
     Raises:
         ValueError: for no window sizes, one above `length`, fewer than two
             draws or sets of values, or an unknown neighborhood.
-
-    Example:
-
-    >>> from keras_sa import analysis
-    >>> error = analysis.estimator_error(60, [4, 8], num_values=64)
-    >>> error.expected_variance.round(3)
-    array([0.182, 0.101])
-    >>> off = error.variance - error.expected_variance
-    >>> bool((abs(off) < 4 * error.variance_error).all())
-    True
     """
     _check_sizes(length, window_sizes, num_draws, num_values)
     generator = np.random.default_rng(seed)

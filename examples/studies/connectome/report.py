@@ -1,18 +1,29 @@
-"""What the command line tells of a connectome, and of attentions like it."""
+"""What the study tells of a connectome, and of attentions like it."""
 
 import sys
 
+from examples.shared import command_line
+from examples.studies.connectome.edge_list import load_edge_list
+from examples.studies.connectome.fly import FLY
+from examples.studies.connectome.stacks import stacks_of_degree
 from keras_sa.analysis import plots
+from keras_sa.analysis import small_world_measures
+from keras_sa.analysis.command.progress import Progress
 from keras_sa.analysis.command.report import Report
 from keras_sa.analysis.command.report import number
 from keras_sa.analysis.command.small_world_cells import small_world_cells
 from keras_sa.analysis.command.small_world_cells import small_world_note
-from keras_sa.analysis.connectome import FLY
-from keras_sa.analysis.connectome import stacks_of_degree
-from keras_sa.analysis.edge_list import load_edge_list
-from keras_sa.analysis.small_world import small_world_measures
 
 _DRAWN = 128  # tokens of the figure
+
+
+def main(arguments):
+    progress = Progress()
+    make = edge_list_report if arguments.edge_list else fly_report
+    report = make(arguments, progress)
+    progress.close()
+    print(report.markdown())
+    command_line.announce_end(report.write(arguments.output, "png"))
 
 
 def fly_report(arguments, progress):

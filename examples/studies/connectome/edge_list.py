@@ -35,18 +35,6 @@ def load_edge_list(
     Raises:
         ValueError: for another suffix, a column that is not there, missing
             values, or `min_weight` without `weight`.
-
-    Example:
-
-    >>> import tempfile, pathlib
-    >>> from keras_sa import analysis
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "edges.csv"
-    >>> _ = path.write_text("from,to,synapses\\n7,9,3\\n7,9,4\\n9,8,2\\n")
-    >>> graph, nodes = analysis.load_edge_list(
-    ...     path, weight="synapses", min_weight=5
-    ... )
-    >>> nodes.tolist(), graph.nnz
-    ([7, 8, 9], 1)
     """
     if min_weight is not None and weight is None:
         raise ValueError(
