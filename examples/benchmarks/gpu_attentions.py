@@ -91,8 +91,8 @@ class Attentions:
     """All timed attentions of one shape, by name, made when asked for."""
 
     def __init__(self, shape, device, dtype, is_rehearsal=False):
-        from keras_sa import testing
         from keras_sa.ops import sample_permutation
+        from tests import testing
 
         self.shape, self.device, self.dtype = shape, device, dtype
         self.is_rehearsal = is_rehearsal

@@ -72,7 +72,7 @@ def say(**result):
 
 
 def check_case(case, dtype, implementation):
-    from keras_sa import testing
+    from tests import testing
 
     inputs = testing.make_inputs(case, dtype)
     exact, dense = testing.references(case, dtype)
@@ -92,7 +92,7 @@ def check_case(case, dtype, implementation):
 
 def check_cases(is_rehearsal):
     """Whether all the cases passed."""
-    from keras_sa import testing
+    from tests import testing
 
     cases = {case.name: case for case in testing.CASES}
     implementation = "portable" if is_rehearsal else "triton"

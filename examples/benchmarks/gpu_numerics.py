@@ -26,7 +26,7 @@ MAX_WORKERS, ROUNDS = 8, 3
 
 def large_cases(length=4096, window=256):
     """Cases of many tiles, with the head dims of models."""
-    from keras_sa.testing import Case
+    from tests.testing import Case
 
     def case(name, **changes):
         settings = {
@@ -77,7 +77,7 @@ def large_cases(length=4096, window=256):
 
 def all_cases(is_rehearsal):
     """Cases by name; the kernels have no attention masks."""
-    from keras_sa import testing
+    from tests import testing
 
     cases = [
         case
@@ -97,7 +97,7 @@ def check_case(case, dtype, device):
 
     from examples.benchmarks.gpu_oracle import is_within
     from examples.benchmarks.gpu_oracle import relative_error
-    from keras_sa import testing
+    from tests import testing
 
     inputs = testing.make_inputs(case, dtype)
     result = testing.case_runner(case, "triton", dtype)(inputs, dtype)

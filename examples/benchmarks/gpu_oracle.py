@@ -31,7 +31,7 @@ def case_visibility(
     `[.., H, r, n]`.
 
     Args:
-        case: `keras_sa.testing.Case`.
+        case: `tests.testing.Case`.
         permutation: numpy `[n]`, `[B, n]` or `[B or 1, K, n]`, or `None` for
             a sliding window.
         padding_mask: boolean numpy `[B, n]` or `None`.

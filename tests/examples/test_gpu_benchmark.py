@@ -9,8 +9,8 @@ import pytest
 from example_runs import run_to_the_end
 
 from examples.benchmarks import gpu_work
-from keras_sa import testing
 from keras_sa.patterns import Stochastic
+from tests import testing
 
 needs_torch = pytest.mark.skipif(
     keras.config.backend() != "torch",

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import attention
 from keras_sa.ops import route_to_blocks
 from keras_sa.patterns import BlockRouted
@@ -18,6 +17,7 @@ from keras_sa.patterns import GlobalQueries
 from keras_sa.patterns import Pattern
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 
 BATCH, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 2, 4, 2, 6, 5
 

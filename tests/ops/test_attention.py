@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import testing
 from keras_sa.ops import attention
 from keras_sa.patterns import BlockRouted
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.ops import attention_cases as cases
 
 EVERYTHING = (

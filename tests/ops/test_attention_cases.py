@@ -2,9 +2,9 @@
 
 import pytest
 
-from keras_sa import testing
 from keras_sa.ops.windowed import looped
 from keras_sa.ops.windowed import xla
+from tests import testing
 
 IMPLEMENTATIONS = ("portable", "native_block", "looped", "sdpa", "xla")
 # XLA takes seconds to compile a case: those that the loop could get wrong.

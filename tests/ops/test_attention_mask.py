@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
+from tests import testing
 
 LENGTH = 17
 CASE = testing.Case("masked", length=LENGTH, head_dim=4, permutation="shared")

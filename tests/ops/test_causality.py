@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
+from tests import testing
 
 LENGTH, CUT = 23, 11
 CASE = testing.Case("is_causal", length=LENGTH, head_dim=5, value_dim=5)

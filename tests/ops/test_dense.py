@@ -8,8 +8,8 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
+from tests import testing
 
 B, N, H, K, D, E = 2, 7, 6, 3, 4, 5
 

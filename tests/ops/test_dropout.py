@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
+from tests import testing
 
 LENGTH, WINDOW, RATE = 60, 5, 0.3
 CASE = testing.Case(

@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 from keras_sa import backend as keras_backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import route_to_blocks
 from keras_sa.ops.neighbors.api import neighbor_attention
+from tests import testing
 
 SIZES = [(0, 9), (2, 0), (0, 0)]
 PATHS = {**testing.PATHS, "dense": None}

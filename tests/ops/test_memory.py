@@ -12,13 +12,13 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import attention
 from keras_sa.ops import dense_attention
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.jax_programs import intermediates
 
 pytestmark = pytest.mark.skipif(

@@ -8,12 +8,12 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import gated_sum
 from keras_sa.ops import merge_attention
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
+from tests import testing
 
 LENGTH = 17
 CASE = testing.Case("merge", length=LENGTH, head_dim=4, sinks=True)

@@ -7,8 +7,8 @@ import pytest
 from keras import ops
 
 from keras_sa import backend as kb
-from keras_sa import testing
 from keras_sa.ops import sample_permutation
+from tests import testing
 
 AMOUNTS = (0, 3, 5)
 CASE = testing.Case("padded", length=19, head_dim=5, value_dim=5)

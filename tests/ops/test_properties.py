@@ -7,7 +7,7 @@ import hypothesis
 import keras
 from hypothesis import strategies as st
 
-from keras_sa import testing
+from tests import testing
 
 EXAMPLES = 7 if keras.config.backend() == "jax" else 20
 settings = hypothesis.settings(

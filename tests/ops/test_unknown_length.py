@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import sample_permutation
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "tensorflow",

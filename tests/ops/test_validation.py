@@ -6,11 +6,11 @@ from keras import ops
 
 from keras_sa import _validation
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import sample_permutation
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
+from tests import testing
 
 BATCH, LENGTH, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 2, 9, 6, 3, 4, 5
 MESSAGE = "(?s)expected.*Received"

@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 import keras_sa
-from keras_sa import testing
 from keras_sa.ops.neighbors import api as neighbors_api
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="operators of torch"

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sa import testing
 from keras_sa.triton import launch as triton_launch
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() not in ("jax", "torch"),

@@ -5,10 +5,10 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import block_routed_attention
 from keras_sa.ops import dense_attention
 from keras_sa.ops.routed.api import routed_blocks
+from tests import testing
 
 
 def to_numpy(x):

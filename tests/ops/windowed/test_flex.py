@@ -12,10 +12,10 @@ import pytest
 from keras import ops
 
 import keras_sa
-from keras_sa import testing
 from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import flex as our_flex
 from keras_sa.patterns import SlidingWindow
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="FlexAttention is torch's"

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import testing
 from keras_sa.ops import dispatch
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
@@ -18,6 +17,7 @@ from keras_sa.ops.windowed import api
 from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import looped
 from keras_sa.ops.windowed import portable
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="`looped` is for JAX"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import testing
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="torch's own attention"

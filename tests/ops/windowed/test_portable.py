@@ -5,13 +5,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sa import testing
 from keras_sa.ops import sample_permutation
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
 from keras_sa.ops.windowed import chunked
 from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import portable
+from tests import testing
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pytest
 from keras import ops
 
 from keras_sa import backend as kb
-from keras_sa import testing
 from keras_sa.ops import dispatch
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
 from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import sdpa
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "torch", reason="torch's own attention"

@@ -5,10 +5,10 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import sliding_window_attention
 from keras_sa.patterns import SlidingWindow
+from tests import testing
 
 CASE = testing.Case("plain", length=23, head_dim=4)
 

@@ -5,11 +5,11 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dense_attention
 from keras_sa.ops import sample_permutation
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
+from tests import testing
 
 LENGTH = 13
 CASE = testing.Case("plain", batch=2, length=LENGTH, head_dim=4)

@@ -10,7 +10,6 @@ import pytest
 from keras import ops
 
 from keras_sa import backend
-from keras_sa import testing
 from keras_sa.ops import dispatch
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
@@ -19,6 +18,7 @@ from keras_sa.ops.windowed import chunked
 from keras_sa.ops.windowed import common
 from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import xla
+from tests import testing
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "tensorflow", reason="`xla` is for TensorFlow"
