@@ -59,7 +59,10 @@ class GlobalKeys(Pattern):
         return ops.where(visible, first, -1)
 
     def contains(self, other):
-        return isinstance(other, GlobalKeys) and other.first <= self.first
+        return (
+            type(self) is type(other) is GlobalKeys
+            and other.first <= self.first
+        )
 
     def __repr__(self):
         return f"GlobalKeys(first={self.first})"

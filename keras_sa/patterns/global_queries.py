@@ -100,7 +100,7 @@ class GlobalQueries(Pattern):
 
     def contains(self, other):
         return (
-            isinstance(other, GlobalQueries)
+            type(self) is type(other) is GlobalQueries
             and (other.last or 0) <= (self.last or 0)
             and (other.first or 0) <= (self.first or 0)
         )

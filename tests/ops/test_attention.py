@@ -9,6 +9,7 @@ from keras_sa.ops import attention
 from keras_sa.patterns import BlockRouted
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
+from keras_sa.patterns import Pattern
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
 from tests import testing
@@ -249,3 +250,20 @@ def test_unknown_length():
             np.testing.assert_allclose(
                 compiled(x), expected, atol=2e-6, err_msg=name
             )
+
+
+def test_a_subclass_may_have_other_neighbors():
+    """It is computed by them, and no window is left out for its sake."""
+
+    class Reversed(SlidingWindow):
+        def neighbors(self, length, *, is_causal=False, seed=0, positions=None):
+            if positions is None:
+                positions = ops.arange(length, dtype="int32")
+            return (length - 1 - positions)[:, None]
+
+        def mask(self, length, **use):
+            return Pattern.mask(self, length, **use)
+
+    for pattern in (Reversed(9), Reversed(9) | SlidingWindow(3)):
+        tensors = cases.make_tensors(pattern, 11)
+        cases.assert_equals_oracle(pattern, tensors)
