@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pathlib
 
 # Before TensorFlow, whose LLVM it would call and crash; torch imports it too:
 # https://github.com/tensorflow/tensorflow/issues/124205
@@ -20,6 +21,46 @@ if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same for its XLA
 
 import keras
 import pytest
+
+
+# What numpy computes of what patterns, layers and models say, which have tests
+# of their own on every backend: once is enough.
+NEUTRAL = (
+    "analysis/test_*.py",
+    "evaluation/test_draws.py",
+    "evaluation/test_evaluation_page.py",
+    "evaluation/test_examples_of_tasks.py",
+    "evaluation/test_harness.py",
+    "evaluation/test_last_word.py",
+    "evaluation/test_task*.py",
+    "examples/test_*.py",
+)
+# Of these, what is about a backend.
+NOT_NEUTRAL = {
+    "torch": NEUTRAL,
+    "jax": (
+        "examples/test_attention_benchmark.py",
+        "examples/test_pretrain.py",
+        "examples/test_pretrain_checkpoint.py",
+        "examples/test_pretrain_training.py",
+    ),
+    "tensorflow": (
+        "examples/test_attention_benchmark.py",
+        "examples/test_pretrain_training.py",
+    ),
+}
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that run on torch alone; a file that is named runs anywhere."""
+    named = {pathlib.Path(x.split("::")[0]).resolve() for x in config.args}
+    if collection_path.suffix != ".py" or collection_path in named:
+        return None
+    path = collection_path.relative_to(pathlib.Path(__file__).parent)
+    wanted = NOT_NEUTRAL[keras.config.backend()]
+    is_neutral = any(path.match(pattern) for pattern in NEUTRAL)
+    is_wanted = any(path.match(pattern) for pattern in wanted)
+    return True if is_neutral and not is_wanted else None
 
 
 @pytest.fixture(autouse=True)

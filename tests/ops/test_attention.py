@@ -29,6 +29,8 @@ GATED = (Stochastic(6) | GlobalKeys(first=3)) + SlidingWindow(5)
 )
 @pytest.mark.parametrize("name", cases.PATTERNS)
 def test_value_and_gradients(name, padding, is_causal):
+    if padding == "none" and keras.config.backend() != "torch":
+        pytest.skip("without padding: lengths from 0 to 67 below")
     pattern = cases.PATTERNS[name]
     tensors = cases.make_tensors(pattern, 23, padding)
     cases.assert_equals_oracle(pattern, tensors, is_causal=is_causal)
