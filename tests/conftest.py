@@ -22,7 +22,6 @@ if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same for its XLA
 import keras
 import pytest
 
-
 # What numpy computes of what patterns, layers and models say, which have tests
 # of their own on every backend: once is enough.
 NEUTRAL = (
