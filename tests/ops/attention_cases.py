@@ -19,7 +19,7 @@ from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
 from tests import testing
 
-BATCH, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 2, 4, 2, 6, 5
+BATCH, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 6, 5
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -108,13 +108,14 @@ def make_tensors(pattern, length, padding="none", masked=False, sinks=False):
         for index in range(len(pattern.terms)):
             shapes[f"gate_{index}"] = (BATCH, length, HEADS, 1)
     rank = np.arange(length)
-    count = np.array([[length], [length * 2 // 3]])
+    count = np.array([[length], [length * 2 // 3], [length // 2]])
+    right, left = rank < count, rank >= length - count
     masks = {
         "none": None,
-        "right": rank < count,
-        "left": rank >= length - count,
+        "left": left,
+        "right and left": np.stack([right[0], right[1], left[2]]),
         "ragged": random.random((BATCH, length)) < 0.7,
-        "empty": rank < count * [[1], [0]],
+        "empty": rank < count * [[1], [0], [1]],
     }
     return Tensors(
         {name: random.normal(size=shape) for name, shape in shapes.items()},

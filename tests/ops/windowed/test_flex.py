@@ -83,14 +83,19 @@ def test_value_and_gradients(uncompiled, case, dtype):
     testing.assert_case(case, "flex", dtype)
 
 
+def slowly(dtype, **changes):
+    case = long(dtype, **changes)
+    return pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "case, dtype",
     [
         long("float32", window=150, padding="right", is_causal=True),
-        long("bfloat16", window=150, padding="right", is_causal=True),
-        long("float32", permutation="per_head", padding="empty"),
         long("bfloat16", permutation="per_example", attn_logits_soft_cap=2.0),
-        long(
+        slowly("bfloat16", window=150, padding="right", is_causal=True),
+        slowly("float32", permutation="per_head", padding="empty"),
+        slowly(
             "float32",
             permutation="per_head_shared",
             exclude_local=9,
@@ -98,7 +103,7 @@ def test_value_and_gradients(uncompiled, case, dtype):
             neighborhood="block",
             window=100,
         ),
-        long(
+        slowly(
             "bfloat16",
             permutation="shared",
             attention_mask="per_example",
