@@ -235,9 +235,11 @@ def test_unknown_length():
     import tensorflow as tf
 
     spec = tf.TensorSpec((None, None, 4, 6), "float32")
-    for name, pattern in cases.PATTERNS.items():
-        if "gates" in pattern.needs() or "routes" in pattern.needs():
-            continue
+    for pattern in (
+        EVERYTHING,
+        cases.PER_HEAD | cases.BLOCKS | cases.DILATED,
+        cases.Mirror(2) | GlobalQueries(first=2),
+    ):
 
         @tf.function(input_signature=[spec], reduce_retracing=True)
         def compiled(x, pattern=pattern):
@@ -247,7 +249,7 @@ def test_unknown_length():
             x = tf.random.normal((2, length, 4, 6), seed=1)
             expected = attention(x, x, x, pattern, seed=5, is_causal=True)
             np.testing.assert_allclose(
-                compiled(x), expected, atol=2e-6, err_msg=name
+                compiled(x), expected, atol=2e-6, err_msg=str(pattern)
             )
 
 
