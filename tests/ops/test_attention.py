@@ -24,6 +24,16 @@ EVERYTHING = (
 GATED = (Stochastic(6) | GlobalKeys(first=3)) + SlidingWindow(5)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """JAX keeps what it compiled: gigabytes, for as many large programs."""
+    yield
+    if keras.config.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("name", cases.PATTERNS)
 def test_value_and_gradients(name, is_causal):
