@@ -22,8 +22,8 @@ if os.environ.get("KERAS_BACKEND") == "tensorflow":  # the same for its XLA
 import keras
 import pytest
 
-# What numpy or plain Python makes of what patterns, layers and models say, which
-# have tests of their own on every backend: once is enough.
+# What numpy or plain Python makes of what patterns, layers and models say,
+# which have tests of their own on every backend: once is enough.
 NEUTRAL = (
     "analysis/test_*.py",
     "evaluation/test_draws.py",
@@ -35,7 +35,6 @@ NEUTRAL = (
     "examples/test_*.py",
     "hub/test_attention_patterns.py",
     "hub/test_attention_weights.py",
-    "hub/test_mixtures.py",
     "hub/test_nesting.py",
     "hub/test_patterns_of_layers.py",
     "patterns/test_parsing.py",
