@@ -116,8 +116,10 @@ def test_empty_inputs_give_empty_outputs_as_in_keras(name, shape):
     layer = make(name)
     layer.build((2, 13, 10))
     for options in ({}, {"use_causal_mask": True}):
-        assert reference(x, x, **options).shape == shape
-        assert layer(x, **options).shape == shape
+        expected = reference(x, x, **options).shape
+        # TensorFlow's einsum makes a batch of one of no batch and no tokens.
+        assert expected == shape or shape[:2] == (0, 0)
+        assert layer(x, **options).shape == expected
 
 
 def test_sliding_window_of_grouped_query_attention():
