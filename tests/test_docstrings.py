@@ -24,17 +24,15 @@ OPTIONAL = (
 def module_names():
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        if not is_for_another_backend(path.name):
+        if not is_for_another_backend(parts):
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def is_for_another_backend(name):
-    owners = ("torch", "jax", "tensorflow")
-    backend = keras.config.backend()
-    is_kernel = "kernels" in name
-    return is_kernel or any(
-        name.startswith(f"{owner}_") for owner in owners if owner != backend
-    )
+def is_for_another_backend(parts):
+    """Whether a file or a folder is named after another framework, or holds
+    kernels."""
+    others = {"torch", "jax", "tensorflow"} - {keras.config.backend()}
+    return "kernels" in parts or not others.isdisjoint(parts)
 
 
 def import_module(name):
