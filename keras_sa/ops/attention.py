@@ -188,20 +188,15 @@ class Use:
     gates: Any = None
     implementation: str | None = None
 
-    def replace(self, **changes):
-        """Another use, of other inputs too: `inputs` may be a dict."""
-        more = changes.get("inputs")
-        if isinstance(more, dict):
-            changes["inputs"] = dataclasses.replace(self.inputs, **more)
-        return dataclasses.replace(self, **changes)
-
     def member(self, index, seed, **inputs):
         """That of a member of a combination, with a dropout of its own."""
         dropout_seed = self.inputs.dropout_seed
         if isinstance(dropout_seed, int):
             dropout_seed = (dropout_seed + index * _SEED_STRIDE) % 2**31
-        inputs["dropout_seed"] = dropout_seed
-        return self.replace(seed=seed, inputs=inputs)
+        inputs = dataclasses.replace(
+            self.inputs, dropout_seed=dropout_seed, **inputs
+        )
+        return dataclasses.replace(self, seed=seed, inputs=inputs)
 
 
 @dataclasses.dataclass(frozen=True)

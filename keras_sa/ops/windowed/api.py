@@ -20,6 +20,7 @@ from keras_sa.ops.windowed import portable
 from keras_sa.ops.windowed import sdpa
 from keras_sa.ops.windowed import triton
 from keras_sa.ops.windowed import xla
+from keras_sa.patterns.stochastic import NEIGHBORHOODS
 
 # In order of preference, per Keras backend.
 IMPLEMENTATIONS = {
@@ -42,7 +43,6 @@ IMPLEMENTATIONS = {
         "portable": portable,
     },
 }
-NEIGHBORHOODS = ("window", "block")
 
 
 @dataclasses.dataclass(frozen=True)
