@@ -51,10 +51,10 @@ def make_attend(implementation, **arguments):
     return attend
 
 
-def make_tensors(*shape, num=3):
+def make_tensors(*shape, num=3, dtype="float32"):
     rng = np.random.default_rng(1)
     return [
-        ops.convert_to_tensor(rng.normal(size=shape), "float32")
+        ops.convert_to_tensor(rng.normal(size=shape), dtype)
         for _ in range(num)
     ]
 
@@ -167,8 +167,12 @@ def test_steps_hold_all_groups_and_not_too_many(reach, most_chunks):
 @pytest.mark.parametrize("jit_compile", [None, False, True])
 @pytest.mark.parametrize("order", [1, 2])
 def test_gradients_of_gradients(order, jit_compile):
-    """Eagerly, in a function, and in a function that XLA compiles."""
-    tensors = make_tensors(2, 37, 2, 4)
+    """Eagerly, in a function, and in a function that XLA compiles.
+
+    In float64: the first token attends to itself alone, and what has no
+    gradient is rounding, 2,000 times as large after the cube of a cube.
+    """
+    tensors = make_tensors(2, 37, 2, 4, dtype="float64")
 
     def run(implementation):
         function = loss_of(make_attend(implementation))
@@ -179,7 +183,8 @@ def test_gradients_of_gradients(order, jit_compile):
 
     received = compiled(run("xla"), jit_compile)(*tensors)
     expected = compiled(run("portable"), False)(*tensors)
-    assert_same(received, expected)
+    for a, b in zip(received, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_a_persistent_tape():
