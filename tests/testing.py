@@ -1,8 +1,8 @@
 """Shared cases and assertions for tests and benchmarks.
 
-One list of cases, `CASES`, and one oracle, `keras_sa.ops.dense_attention` in
-float64 under a mask in plain numpy. Everything is numpy at the surface, so
-that one file serves every Keras backend.
+One list of cases, `CASES`, and one oracle, attention under a mask in numpy and
+float64. Everything is numpy at the surface, so that one file serves every Keras
+backend.
 
 Letters: `B` batch, `n` tokens, `H` query heads, `K` key/value heads, `D` head
 dim, `E` value head dim, `w` window, `c` blocks of a sequence.
@@ -18,7 +18,6 @@ from keras import ops
 
 from keras_sa import backend
 from keras_sa.ops import block_routed_attention
-from keras_sa.ops import dense_attention
 from keras_sa.ops import sliding_window_attention
 from keras_sa.ops import stochastic_attention
 from keras_sa.ops.inputs import check_inputs
@@ -27,6 +26,7 @@ from keras_sa.ops.windowed.sliding_window import attend_to_window
 from keras_sa.ops.windowed.stochastic import attend_in_order
 from keras_sa.ops.windowed.stochastic import check_order
 from keras_sa.patterns import window_reach
+from tests.oracle import attend_in_numpy
 
 DTYPES = ("float32", "bfloat16", "float16")
 # Distance from 1 to the next number.
@@ -697,45 +697,19 @@ def _to_numpy(x):
     return np.asarray(ops.convert_to_numpy(x))
 
 
-@functools.cache
-def _oracle_runner(case, mask_key):
-    inputs, mask = _ORACLE_MASKS[mask_key]
-
-    def attend(query, key, value, sinks=None):
-        output, lse = dense_attention(
-            query,
-            key,
-            value,
-            mask,
-            scale=case.scale,
-            attn_logits_soft_cap=case.attn_logits_soft_cap,
-            sinks=sinks,
-            return_lse=True,
-        )
-        if inputs.padding_mask is not None:
-            real = inputs.padding_mask[:, :, None]
-            lse = ops.where(real, lse, -float("inf"))
-        return output, lse
-
-    return Runner(attend, inputs)
-
-
-# What `_oracle_runner` compiles in, by the bytes of the mask: the mask of a
-# routed case depends on the rounding of its inputs.
-_ORACLE_MASKS = {}
-
-
 def oracle(case, inputs, dtype="float64", with_lse=True):
-    """Value and gradients by `dense_attention` under the case's mask."""
-    mask = oracle_mask(case, inputs)
-    mask_key = (case, mask.tobytes())
-    _ORACLE_MASKS.setdefault(mask_key, (inputs, mask))
-    if not with_lse:
-        inputs = dataclasses.replace(
-            inputs, lse_weight=np.zeros_like(inputs.lse_weight)
-        )
-    result = _oracle_runner(case, mask_key)(inputs, dtype)
-    return result if with_lse else dataclasses.replace(result, lse=None)
+    """Value and gradients in numpy, under the case's mask."""
+    lse_weight = inputs.lse_weight.astype(dtype)
+    output, lse, gradients = attend_in_numpy(
+        {k: x.astype(dtype) for k, x in inputs.differentiable.items()},
+        oracle_mask(case, inputs),
+        inputs.output_weight.astype(dtype),
+        lse_weight if with_lse else np.zeros_like(lse_weight),
+        padding_mask=inputs.padding_mask,
+        scale=case.scale,
+        attn_logits_soft_cap=case.attn_logits_soft_cap,
+    )
+    return Result(output, lse if with_lse else None, gradients)
 
 
 @functools.cache

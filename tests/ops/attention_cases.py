@@ -18,6 +18,7 @@ from keras_sa.patterns import Pattern
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
 from tests import testing
+from tests.oracle import attend_in_numpy
 
 BATCH, HEADS, KV_HEADS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 6, 5
 
@@ -222,8 +223,14 @@ def _oracle(masks, tensors, dtype, with_lse, **options):
     ]
     total, gradients, lse = 0, {k: np.zeros_like(v) for k, v in x.items()}, None
     for index, (mask, gate) in enumerate(zip(masks, gates)):
-        output, lse, parts = _attention(
-            x, mask, weight * gate, lse_weight, tensors.padding_mask, **options
+        output, lse, parts = attend_in_numpy(
+            x,
+            mask,
+            weight * gate,
+            lse_weight,
+            padding_mask=tensors.padding_mask,
+            scale=options.get("scale"),
+            attn_logits_soft_cap=options.get("attn_logits_soft_cap"),
         )
         total = total + gate * output
         for name, part in parts.items():
@@ -232,54 +239,3 @@ def _oracle(masks, tensors, dtype, with_lse, **options):
             part = (weight * output).sum(-1, keepdims=True)
             gradients[f"gate_{index}"] += part
     return testing.Result(total, lse if with_lse else None, gradients)
-
-
-def _attention(
-    x,
-    mask,
-    weight,
-    lse_weight,
-    padding_mask,
-    scale=HEAD_DIM**-0.5,
-    attn_logits_soft_cap=None,
-    **_,
-):
-    """Output, log-sum-exp, and gradients of their weighted sum by hand."""
-    group = HEADS // KV_HEADS
-    key, value = (np.repeat(x[k], group, axis=2) for k in ("key", "value"))
-    scores = np.einsum("bihd,bjhd->bhij", x["query"], key) * scale
-    slope = np.ones_like(scores)
-    if attn_logits_soft_cap is not None:
-        capped = np.tanh(scores / attn_logits_soft_cap)
-        scores, slope = attn_logits_soft_cap * capped, 1 - capped**2
-    sink = np.full(scores.shape[:3], -np.inf, scores.dtype)
-    if "sinks" in x:
-        sink[:] = x["sinks"][None, :, None]
-        if padding_mask is not None:
-            sink = np.where(padding_mask[:, None], sink, -np.inf)
-    scores = np.where(mask, scores, -np.inf)
-    highest = np.maximum(scores.max(-1, initial=-np.inf), sink)
-    safe = np.where(np.isfinite(highest), highest, 0).astype(scores.dtype)
-    exp, exp_sink = np.exp(scores - safe[..., None]), np.exp(sink - safe)
-    total = exp.sum(-1) + exp_sink
-    something = total > 0
-    divisor = np.where(something, total, 1)
-    weights, of_sink = exp / divisor[..., None], exp_sink / divisor
-    lse = np.where(something, safe + np.log(divisor), -np.inf)  # [B, H, n]
-    output = np.einsum("bhij,bjhe->bihe", weights, value)
-    upstream = np.einsum("bihe,bjhe->bhij", weight, value)
-    of_lse = np.where(something, lse_weight.transpose(0, 2, 1), 0)
-    rest = of_lse - (weights * upstream).sum(-1)
-    of_scores = weights * (upstream + rest[..., None]) * slope * scale
-    gradients = {
-        "query": np.einsum("bhij,bjhd->bihd", of_scores, key),
-        "key": np.einsum("bhij,bihd->bjhd", of_scores, x["query"]),
-        "value": np.einsum("bhij,bihe->bjhe", weights, weight),
-    }
-    for name in ("key", "value"):
-        shape = gradients[name].shape
-        shape = (*shape[:2], KV_HEADS, group, shape[3])
-        gradients[name] = gradients[name].reshape(shape).sum(3)
-    if "sinks" in x:
-        gradients["sinks"] = (of_sink * rest).sum((0, 2))
-    return output, lse.transpose(0, 2, 1), gradients

@@ -54,8 +54,7 @@ def make_attend(implementation, **arguments):
 def make_tensors(*shape, num=3, dtype="float32"):
     rng = np.random.default_rng(1)
     return [
-        ops.convert_to_tensor(rng.normal(size=shape), dtype)
-        for _ in range(num)
+        ops.convert_to_tensor(rng.normal(size=shape), dtype) for _ in range(num)
     ]
 
 
