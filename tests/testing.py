@@ -11,6 +11,8 @@ dim, `E` value head dim, `w` window, `c` blocks of a sequence.
 import contextlib
 import dataclasses
 import functools
+import warnings
+from unittest import mock
 
 import keras
 import numpy as np
@@ -881,3 +883,12 @@ PATHS = {
     ),
     "block_routed": _attend_routed,
 }
+
+
+def quantize(model):
+    """`quantize("int8")`, without the garbage collection that Keras does for
+    every kernel: most of a minute among many modules."""
+    with mock.patch("gc.collect"), warnings.catch_warnings():
+        # Keras names every layer that has nothing to quantize.
+        warnings.filterwarnings("ignore", ".*quantize", UserWarning)
+        model.quantize("int8")

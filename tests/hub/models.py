@@ -5,8 +5,6 @@ needs the network. Letters: `B` batch, `n` tokens, `V` vocabulary.
 """
 
 import dataclasses
-import warnings
-from unittest import mock
 
 import keras
 import keras_hub
@@ -249,15 +247,6 @@ def forget_images(causal_lm):
         return normalize(outputs, input_is_scalar)
 
     causal_lm._normalize_generate_outputs = without_images
-
-
-def quantize(causal_lm):
-    """`quantize("int8")`, without the garbage collection that Keras does for
-    every kernel: most of a minute among many modules."""
-    with mock.patch("gc.collect"), warnings.catch_warnings():
-        # Keras names every layer that has nothing to quantize.
-        warnings.filterwarnings("ignore", ".*quantize", UserWarning)
-        causal_lm.quantize("int8")
 
 
 def skip_where_compiled(what):

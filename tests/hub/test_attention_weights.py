@@ -15,6 +15,7 @@ from keras_sa.hub._patching import restore_methods
 from keras_sa.hub.families import registry
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.hub import models
 
 LENGTHS = (11, 7)
@@ -250,7 +251,7 @@ def test_int8_layers_of_alibi():
     models.skip_where_compiled("the same code")
     model = models.build("falcon")
     expected = arrays(model)
-    models.quantize(model)
+    testing.quantize(model)
     for weights, other in zip(arrays(model), expected):
         np.testing.assert_allclose(
             weights.sum(axis=-1), other.sum(axis=-1), atol=1e-5

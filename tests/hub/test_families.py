@@ -14,6 +14,7 @@ from keras_sa.patterns import BlockRouted
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.hub import family_table
 from tests.hub import models
 
@@ -46,8 +47,9 @@ NOT_QUANTIZED = {
     "smollm3": "its rotary layers are not built",
     "bloom": "its ALiBi layers are not built",
 }
-# One of each kind, for what the backend has little part in.
-REPRESENTATIVE = ("llama", "qwen3_moe", "gpt_oss", "gemma2", "gpt2", "bloom")
+# One of each kind, for what the backend has little part in: experts, sinks and
+# windows; caps; biases for distances.
+REPRESENTATIVE = ("gpt_oss", "gemma2", "bloom")
 
 capability = pytest.mark.capability
 families = pytest.mark.parametrize("name", models.FAMILIES)
@@ -64,9 +66,9 @@ def representative(name):
 
 @functools.lru_cache(maxsize=1)
 def vanilla(name):
-    """A model that nobody changes, its logits, and what it generates."""
+    """A model that nobody changes, and its logits."""
     model = models.build(name)
-    return model, models.logits(model, inputs()), generate(model)
+    return model, models.logits(model, inputs())
 
 
 def full_attention(name):
@@ -100,7 +102,7 @@ def largest_difference(logits, others):
 @families
 @capability("training-free")
 def test_windows_over_everything_change_nothing_and_small_ones_do(name):
-    model, logits, tokens = vanilla(name)
+    model, logits = vanilla(name)
     patterns = COVERING if name in REPRESENTATIVE else (UNION,)
     if keras.config.backend() == "torch":  # nothing is compiled
         patterns = COVERING if name in REPRESENTATIVE else (UNION, ROUTED)
@@ -108,8 +110,10 @@ def test_windows_over_everything_change_nothing_and_small_ones_do(name):
         with swap(model, name, pattern):
             received = models.logits(model, inputs())
             assert largest_difference(logits, received) < ROUNDING, pattern
-            if pattern is UNION:
-                np.testing.assert_array_equal(generate(model), tokens)
+            if pattern is UNION and is_representative(name):
+                tokens = generate(model)
+    if is_representative(name):
+        np.testing.assert_array_equal(generate(model), tokens)
     with swap(model, name, Stochastic(3), seed=3):
         received = models.logits(model, inputs())
     assert largest_difference(logits, received) > 1e-3
@@ -120,7 +124,7 @@ def test_windows_over_everything_change_nothing_and_small_ones_do(name):
 @capability("training-free")
 def test_a_prompt_generates_the_same_alone_and_with_more_room(name):
     representative(name)
-    model, _, _ = vanilla(name)
+    model, _ = vanilla(name)
     with hub.swap_attention(model, **SMALL, layers="all"):
         together = generate(model)
         alone = generate(model, rows=1, max_length=LENGTH + 5)
@@ -222,7 +226,7 @@ def test_swapping_a_quantized_model(name):
     model = models.build(name)
     if name in NOT_QUANTIZED:
         pytest.skip(f"KerasHub 0.32 can't: {NOT_QUANTIZED[name]}")
-    models.quantize(model)
+    testing.quantize(model)
     logits = models.logits(model, inputs())
     for pattern in (UNION, Stochastic(2 * LENGTH) + SlidingWindow(LENGTH)):
         with swap(model, name, pattern):

@@ -8,6 +8,7 @@ from keras import ops
 from keras_sa import hub
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.hub import models
 
 LENGTH = 12
@@ -168,7 +169,7 @@ def test_int8_leaves_gates_alone():
     model = models.build("llama")
     swap = hub.swap_attention(model, **GATED)
     expected = logits(model)
-    models.quantize(model)
+    testing.quantize(model)
     dtypes = {
         keras.backend.standardize_dtype(v.dtype) for v in gate_weights(swap)
     }
@@ -180,7 +181,7 @@ def test_int8_leaves_gates_alone():
 @pytest.mark.filterwarnings("ignore:.*The use of `x.T`:UserWarning")
 def test_gates_and_lora_train_on_an_int8_model():
     model = models.build("llama")
-    models.quantize(model)
+    testing.quantize(model)
     swap = hub.swap_attention(model, **GATED)
     model.backbone.enable_lora(2)
     compile_model(model)

@@ -85,6 +85,7 @@ if keras.config.backend() != "torch":
     # All are one layer, and there each of their calls is compiled.
     names = (*REPRESENTATIVE, "stochastic_always_dropout")
     LAYERS = {name: ALL_LAYERS[name] for name in names}
+    REPRESENTATIVE = ("small_world_gate", "union", "mixture_of_block")
 
 
 def make(name, **changes):
