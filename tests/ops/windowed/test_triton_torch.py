@@ -1,11 +1,16 @@
 """When torch takes the Triton kernels; how they compute is in tests/triton."""
 
+import dataclasses
+
 import keras
+import numpy as np
 import pytest
 from keras import ops
 
 import keras_sa
 from keras_sa.backend import triton_loading
+from keras_sa.ops.inputs import check_inputs
+from keras_sa.ops.windowed import api
 from keras_sa.ops.windowed import triton as windowed_triton
 from keras_sa.triton import launch as triton_launch
 
@@ -62,6 +67,27 @@ def test_an_amd_gpu_is_refused(fake_gpu, monkeypatch):
 def test_a_missing_package_is_named(fake_gpu, monkeypatch):
     monkeypatch.setattr(triton_loading, "is_installed", lambda: False)
     assert "pip install triton" in why_no_triton()
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"hidden_first": 3}, "no hidden_first"),
+        ({"hidden_windows": ((1, 0, 1), (8, 0, 1))}, "one window at most"),
+        ({"hidden_windows": ((4, 4, 2),)}, "none that is dilated"),
+        ({"attention_mask": np.ones((1, 8, 8), bool)}, "no attention_mask"),
+        ({"dropout": 0.1}, "no dropout"),
+    ],
+    ids=repr,
+)
+def test_what_the_kernels_refuse(changes, reason):
+    x = ops.zeros((1, 8, 2, 16))
+    arguments = api.arguments_of(
+        check_inputs(x, x, x), None, reach=(3, 0), window_size=4
+    )
+    assert triton_launch.why_not(arguments) is None
+    arguments = dataclasses.replace(arguments, **changes)
+    assert reason in triton_launch.why_not(arguments)
 
 
 def test_keras_switch():
