@@ -691,6 +691,14 @@ class Runner:
         return Result(output, lse[0] if lse else None, gradients)
 
 
+def compiled_on_jax(function):
+    """JAX compiles every eager operation by itself, which takes ten times
+    longer than all of them at once."""
+    if keras.config.backend() != "jax":
+        return function
+    return backend.compile(function)
+
+
 def _to_numpy(x):
     """numpy; floats as float64 (numpy has no bfloat16 of its own)."""
     if keras.backend.standardize_dtype(x.dtype) in DTYPES:

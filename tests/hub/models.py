@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_sa import backend
+from tests import testing
 
 VOCABULARY_SIZE = 32
 # Longer than any sequence of the tests.
@@ -289,7 +289,4 @@ def logits(causal_lm, inputs):
     def call(inputs):
         return ops.cast(causal_lm(inputs), "float32")
 
-    # JAX compiles every eager operation by itself.
-    if keras.config.backend() == "jax":
-        call = backend.compile(call)
-    return ops.convert_to_numpy(call(inputs))
+    return ops.convert_to_numpy(testing.compiled_on_jax(call)(inputs))

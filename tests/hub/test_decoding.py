@@ -14,6 +14,7 @@ from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 from tests.hub import models
 
 LENGTH = 12
@@ -317,16 +318,16 @@ def test_the_last_tokens_of_ragged_prompts_attend_to_everything():
         mask = ops.convert_to_tensor(prompts["padding_mask"])
         handle = hub.swap_attention(model, pattern, seed=SEED)
         with handle, handle._generation.running(mask, {}):
-            hidden, _ = model._build_cache(
-                ops.convert_to_tensor(prompts["token_ids"])
-            )
+            return hidden_states()
+
+    def hidden_states():
+        build_cache = testing.compiled_on_jax(lambda x: model._build_cache(x))
+        hidden, _ = build_cache(ops.convert_to_tensor(prompts["token_ids"]))
         return ops.convert_to_numpy(hidden)
 
     first_layer = {0: SlidingWindow(2) | GlobalKeys(first=1)}
     with_question = {0: first_layer[0] | GlobalQueries(last=2)}
-    full = ops.convert_to_numpy(
-        model._build_cache(ops.convert_to_tensor(prompts["token_ids"]))[0]
-    )
+    full = hidden_states()
     without, received = read(first_layer), read(with_question)
     for row, length in enumerate(lengths):
         first = slice(0, length - 2)

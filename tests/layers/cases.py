@@ -83,9 +83,9 @@ REPRESENTATIVE = (
 LAYERS = ALL_LAYERS
 if keras.config.backend() != "torch":
     # All are one layer, and there each of their calls is compiled.
+    REPRESENTATIVE = ("small_world_gate", "union", "mixture_of_block")
     names = (*REPRESENTATIVE, "stochastic_always_dropout")
     LAYERS = {name: ALL_LAYERS[name] for name in names}
-    REPRESENTATIVE = ("small_world_gate", "union", "mixture_of_block")
 
 
 def make(name, **changes):
@@ -106,12 +106,28 @@ def run(layer, x, **call):
     """`layer(x, **call)`, compiled on JAX.
 
     JAX compiles every eager operation by itself, which takes ten times longer
-    than to compile the call. A call that moves a seed generator stays eager.
+    than to compile the call. What a call does to seed generators, it does.
     """
     x = ops.convert_to_tensor(x)
     if not layer.built:
         layer.build(x.shape)
-    draws = call.get("training") or layer.resample == "always"
-    if keras.config.backend() != "jax" or draws:
+    if keras.config.backend() != "jax":
         return layer(x, **call)
-    return backend.compile(lambda x: layer(x, **call))(x)
+
+    def compute(x):
+        return stateless(layer, x, **call)
+
+    outputs, states = backend.compile(compute)(x)
+    for variable, state in zip(layer.non_trainable_variables, states):
+        variable.assign(state)
+    return outputs
+
+
+def stateless(layer, x, **call):
+    """What the layer returns, and its states after the call."""
+    return layer.stateless_call(
+        [v.value for v in layer.trainable_variables],
+        [v.value for v in layer.non_trainable_variables],
+        x,
+        **call,
+    )

@@ -13,14 +13,10 @@ from tests.layers.cases import run
 from tests.layers.cases import to_numpy
 from tests.layers.cases import tokens
 
-CONTRACTS = LAYERS
-if keras.config.backend() != "torch":  # each takes half a minute
-    CONTRACTS = (*REPRESENTATIVE, "stochastic_always_dropout")
-
 
 # Keras' own test trains from a generator, of which Keras then warns.
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("name", CONTRACTS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_keras_layer_contract(name):
     class Contract(testing.TestCase):
         def runTest(self):

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_sa import backend
 from tests import testing
 from tests.layers.cases import LAYERS
 from tests.layers.cases import REPRESENTATIVE
@@ -27,8 +26,7 @@ def model_of(name):
 
 
 def predict(model):
-    # JAX compiles every eager operation by itself.
-    run = backend.compile(model) if keras.config.backend() == "jax" else model
+    run = testing.compiled_on_jax(lambda x: model(x))
     return to_numpy(run(keras.ops.convert_to_tensor(tokens())))
 
 
