@@ -30,6 +30,10 @@ from keras_sa.ops.windowed.stochastic import check_order
 from keras_sa.patterns import window_reach
 from tests.oracle import attend_in_numpy
 
+# Where each call, or each operation, is compiled. It takes seconds there: what
+# does not depend on the backend is tested in fewer combinations.
+IS_COMPILED = keras.config.backend() != "torch"
+
 DTYPES = ("float32", "bfloat16", "float16")
 # Distance from 1 to the next number.
 EPSILON = {

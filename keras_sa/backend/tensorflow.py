@@ -19,11 +19,11 @@ _SCORES = 2**20
 
 
 def compile(function):
-    return tf.function(function)
+    return tf.function(function, autograph=False)
 
 
 def compile_inference(model, function):
-    return tf.function(function, jit_compile=model.jit_compile)
+    return tf.function(function, jit_compile=model.jit_compile, autograph=False)
 
 
 def value_and_gradients(function):

@@ -251,7 +251,7 @@ def forget_images(causal_lm):
 
 def skip_where_compiled(what):
     """More of a kind than is needed where each costs seconds to compile."""
-    if keras.config.backend() != "torch":
+    if testing.IS_COMPILED:
         pytest.skip(f"{what}: on torch, where nothing is compiled")
 
 

@@ -56,7 +56,7 @@ families = pytest.mark.parametrize("name", models.FAMILIES)
 
 
 def is_representative(name):
-    return keras.config.backend() == "torch" or name in REPRESENTATIVE
+    return not testing.IS_COMPILED or name in REPRESENTATIVE
 
 
 def representative(name):
@@ -104,7 +104,7 @@ def largest_difference(logits, others):
 def test_windows_over_everything_change_nothing_and_small_ones_do(name):
     model, logits = vanilla(name)
     patterns = COVERING if name in REPRESENTATIVE else (UNION,)
-    if keras.config.backend() == "torch":  # nothing is compiled
+    if not testing.IS_COMPILED:
         patterns = COVERING if name in REPRESENTATIVE else (UNION, ROUTED)
     for pattern in patterns:
         with swap(model, name, pattern):

@@ -84,7 +84,7 @@ def test_training_lowers_the_loss():
 
 
 def test_an_optimizer_that_was_built_before_is_rebuilt():
-    model = models.build("llama")
+    model = models.build("llama", num_layers=1)
     compile_model(model, "adam", 0.03)
     fit(model)
     swap = hub.swap_attention(model, **GATED)
@@ -97,7 +97,7 @@ def test_an_optimizer_that_was_built_before_is_rebuilt():
 
 
 def test_only_the_gates_after_an_optimizer_was_built():
-    model = models.build("llama")
+    model = models.build("llama", num_layers=1)
     compile_model(model, "adam")
     fit(model)
     swap = hub.swap_attention(model, **GATED)
@@ -115,7 +115,7 @@ def test_resampling_trains_and_repeats():
     """The same seeds give the same losses, with a new order at each step."""
     losses = []
     for resample in ("training", "training", "never"):
-        model = models.build("llama")
+        model = models.build("llama", num_layers=1)
         hub.swap_attention(model, Stochastic(4), seed=SEED, resample=resample)
         compile_model(model)
         losses.append(fit(model, epochs=3))

@@ -5,11 +5,11 @@ import numpy as np
 from keras import ops
 
 import keras_sa
-from keras_sa import backend
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
 from keras_sa.patterns import SlidingWindow
 from keras_sa.patterns import Stochastic
+from tests import testing
 
 COMMON = {"num_heads": 4, "key_dim": 6}
 ALL_LAYERS = {
@@ -81,8 +81,7 @@ REPRESENTATIVE = (
 
 
 LAYERS = ALL_LAYERS
-if keras.config.backend() != "torch":
-    # All are one layer, and there each of their calls is compiled.
+if testing.IS_COMPILED:  # all are one layer
     REPRESENTATIVE = ("small_world_gate", "union", "mixture_of_block")
     names = (*REPRESENTATIVE, "stochastic_always_dropout")
     LAYERS = {name: ALL_LAYERS[name] for name in names}
@@ -103,11 +102,8 @@ def to_numpy(x):
 
 
 def run(layer, x, **call):
-    """`layer(x, **call)`, compiled on JAX.
-
-    JAX compiles every eager operation by itself, which takes ten times longer
-    than to compile the call. What a call does to seed generators, it does.
-    """
+    """`layer(x, **call)`, compiled on JAX. What a call does to seed generators,
+    it does."""
     x = ops.convert_to_tensor(x)
     if not layer.built:
         layer.build(x.shape)
@@ -117,7 +113,7 @@ def run(layer, x, **call):
     def compute(x):
         return stateless(layer, x, **call)
 
-    outputs, states = backend.compile(compute)(x)
+    outputs, states = testing.compiled_on_jax(compute)(x)
     for variable, state in zip(layer.non_trainable_variables, states):
         variable.assign(state)
     return outputs

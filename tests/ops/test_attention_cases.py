@@ -1,6 +1,5 @@
 """Implementation x case x dtype, values and gradients, against the oracle."""
 
-import keras
 import pytest
 
 from keras_sa.ops.windowed import looped
@@ -36,9 +35,6 @@ XLA_CASES = (
 )
 
 
-IS_COMPILED = keras.config.backend() != "torch"
-
-
 def is_wanted(index, case, implementation, dtype):
     if implementation in ("looped", "xla"):
         wanted = implementation == "looped" or case.name in XLA_CASES
@@ -46,7 +42,7 @@ def is_wanted(index, case, implementation, dtype):
     # Half precision is a cast before and after: where each is compiled, one
     # case has one of them and the next the other.
     other = testing.DTYPES[1 + index % 2]
-    return not (IS_COMPILED and dtype == other)
+    return not (testing.IS_COMPILED and dtype == other)
 
 
 RUNS = [

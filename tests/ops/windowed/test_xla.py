@@ -83,7 +83,7 @@ def compiled(function, jit_compile):
 
     if jit_compile is None:
         return function
-    return tf.function(function, jit_compile=jit_compile)
+    return tf.function(function, jit_compile=jit_compile, autograph=False)
 
 
 # Memory: what the optimised program of XLA holds.
@@ -212,7 +212,7 @@ def test_unknown_lengths(jit_compile):
             )
 
         function = backend.value_and_gradients(loss_of(attend))
-        return tf.function(function, **arguments)
+        return tf.function(function, autograph=False, **arguments)
 
     spec = tf.TensorSpec((None, None, 2, 4))
     function = run("xla", input_signature=[spec] * 3, jit_compile=jit_compile)
