@@ -4,12 +4,11 @@ The lists are short and the sizes few: every new shape costs a compilation.
 """
 
 import hypothesis
-import keras
 from hypothesis import strategies as st
 
 from tests import testing
 
-EXAMPLES = 7 if keras.config.backend() == "jax" else 20
+EXAMPLES = 7 if testing.IS_COMPILED else 20
 settings = hypothesis.settings(
     max_examples=EXAMPLES,
     deadline=None,
