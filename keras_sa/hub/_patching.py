@@ -7,6 +7,7 @@ Letters: `B` batch, `T` query tokens, `S` key tokens, `H` query heads, `K`
 key/value heads, `D` head dim.
 """
 
+import contextlib
 import functools
 import inspect
 
@@ -163,6 +164,24 @@ class ComputeAttentionCall:
 def refusing_vllm(refuse):
     """A member for `override_methods`: serving through vLLM is refused."""
     return {_COMPUTE_VLLM_ATTENTION: refuse}
+
+
+@contextlib.contextmanager
+def complete_config(model):
+    """Adds what KerasHub 0.32 leaves out of a backbone's config: of the Llama
+    family, that embeddings are tied. Without it, a preset has fewer weights
+    than the model that it is loaded into."""
+    backbone = backbone_of(model)
+    get_config = backbone.get_config
+
+    def complete():
+        tied = getattr(backbone, "tie_word_embeddings", False)
+        added = {"tie_word_embeddings": True} if tied else {}
+        return {**added, **get_config()}
+
+    with contextlib.ExitStack() as stack:
+        set_attributes(stack, backbone, {"get_config": complete})
+        yield
 
 
 def by_name(signature, layer, args, kwargs):

@@ -13,6 +13,7 @@ import keras_hub
 from keras_sa import _version
 from keras_sa.hub import gates
 from keras_sa.hub import swap as swaps
+from keras_sa.hub._patching import complete_config
 from keras_sa.hub._patching import current_swap
 from keras_sa.patterns import Full
 
@@ -53,7 +54,7 @@ def save_to_preset(model, preset_dir, **kwargs):
     AttentionSwap(Stochastic(8), layers=[0, 1], seed=1)
     """
     swap = _swap_of(model)
-    with swap.suspended():
+    with swap.suspended(), complete_config(model):
         model.save_to_preset(str(preset_dir), **kwargs)
     folder = pathlib.Path(preset_dir)
     config = {

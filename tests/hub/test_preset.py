@@ -99,6 +99,18 @@ def test_every_option_comes_back(tmp_path, options):
     assert not (tmp_path / "keras_sa_gates.weights.h5").exists()
 
 
+@pytest.mark.parametrize("name", ["llama", "llama3", "qwen3"])
+def test_tied_embeddings_come_back(tmp_path, name):
+    model = models.build(name, tie_word_embeddings=True)
+    hub.swap_attention(model, Stochastic(4), seed=SEED)
+    hub.save_to_preset(model, tmp_path)
+    loaded = hub.from_preset(tmp_path)
+    assert [v.path for v in loaded.weights] == [v.path for v in model.weights]
+    np.testing.assert_array_equal(
+        models.logits(loaded, inputs), models.logits(model, inputs)
+    )
+
+
 def test_saving_again_without_gates_removes_the_old_ones(tmp_path):
     model, _ = gated_model()
     hub.save_to_preset(model, tmp_path)
