@@ -48,8 +48,9 @@ def add_preset_arguments(parser):
     """The arguments of examples that load a model."""
     parser.add_argument(
         "--preset",
-        help="what keras_hub.models.CausalLM.from_preset takes: a name or a "
-        "folder; default: the small model of bytes in quickstart/tiny_model",
+        help="smollm2 (downloaded once), or what keras_hub.models.CausalLM."
+        "from_preset takes: a name, hf://..., or a folder; default: the small "
+        "model of bytes in quickstart/tiny_model",
     )
     parser.add_argument(
         "--dtype", help="of a model that is loaded, such as bfloat16"

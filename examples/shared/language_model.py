@@ -11,6 +11,7 @@ import numpy as np
 
 from examples.shared import byte_text
 from examples.shared import small_model
+from examples.shared import smollm2
 
 MAX_BYTES_PER_TOKEN = 8  # of text that is worth turning into tokens
 
@@ -19,8 +20,11 @@ def load(arguments):
     """The preset that the command line asks for, or the small model."""
     if not arguments.preset:
         return LanguageModel(small_model.load(arguments.dtype))
+    preset = arguments.preset
+    if preset == "smollm2":
+        preset = str(smollm2.preset())
     causal_lm = keras_hub.models.CausalLM.from_preset(
-        arguments.preset, dtype=arguments.dtype
+        preset, dtype=arguments.dtype
     )
     return LanguageModel(causal_lm)
 
