@@ -136,6 +136,12 @@ def why_no_triton(tensor):
     return module().why_no_triton(tensor)
 
 
+def peak_bytes_of_device(call, tensor):
+    """By how many bytes `call()` raises what is allocated on the device of a
+    tensor, which is no CPU, at its peak; `None` where nobody counts."""
+    return module().peak_bytes_of_device(call, tensor)
+
+
 # Operations that a framework has a faster way for.
 
 

@@ -16,6 +16,7 @@ from keras_sa.backend.neutral import is_in_backward
 from keras_sa.backend.neutral import is_tracing
 from keras_sa.backend.neutral import is_transforming
 from keras_sa.backend.neutral import need_gradients
+from keras_sa.backend.neutral import peak_bytes_of_device
 from keras_sa.backend.neutral import top_k
 
 # Scores of tiles at a time: 1 MB of float32.

@@ -22,6 +22,10 @@ def need_gradients(*tensors):
     return False
 
 
+def peak_bytes_of_device(call, tensor):
+    return None
+
+
 def top_k(x, k):
     if k > _FEW:
         return ops.top_k(x, k)

@@ -61,6 +61,17 @@ def device_kind(tensor):
     return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
 
 
+def peak_bytes_of_device(call, tensor):
+    device = tf.DeviceSpec.from_string(tensor.device)
+    name = f"{device.device_type}:{device.device_index}"
+    if device.device_type != "GPU":
+        return None
+    tf.config.experimental.reset_memory_stats(name)
+    before = tf.config.experimental.get_memory_info(name)["current"]
+    wait(call())
+    return tf.config.experimental.get_memory_info(name)["peak"] - before
+
+
 def take_rows(x, index, back):
     @tf.custom_gradient
     def take(x):

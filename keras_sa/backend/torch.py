@@ -113,6 +113,16 @@ def why_no_triton_on(device_type, device_index):
     return None
 
 
+def peak_bytes_of_device(call, tensor):
+    if tensor.device.type != "cuda":
+        return None
+    wait(tensor)
+    torch.cuda.reset_peak_memory_stats(tensor.device)
+    before = torch.cuda.memory_allocated(tensor.device)
+    wait(call())
+    return torch.cuda.max_memory_allocated(tensor.device) - before
+
+
 def has_flex_attention():
     """Whether FlexAttention returns a log-sum-exp by `AuxRequest`."""
     # It takes as long to import as the rest of torch.

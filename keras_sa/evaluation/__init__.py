@@ -1,6 +1,10 @@
 """How well language models predict text and use a long context, under any
 attention."""
 
+from keras_sa.evaluation.comparison import Estimate
+from keras_sa.evaluation.comparison import PatternComparison
+from keras_sa.evaluation.comparison import PatternResult
+from keras_sa.evaluation.comparison import compare_patterns
 from keras_sa.evaluation.examples import Examples
 from keras_sa.evaluation.last_word import LastWordResult
 from keras_sa.evaluation.last_word import evaluate_last_words

@@ -69,6 +69,37 @@ def tokenization_of(causal_lm, tokenizer=None, add_start_token=None):
     )
 
 
+def tokens_of_documents(documents, causal_lm, num_tokens, tokenizer=None):
+    """The beginnings of documents, as tokens.
+
+    Args:
+        documents: strings, or sequences of integers.
+        causal_lm: a `keras_hub.models.CausalLM`.
+        num_tokens: int: how many of each.
+        tokenizer: of strings, as in `tokenization_of`.
+
+    Returns:
+        int32 `[N, num_tokens]`.
+
+    Raises:
+        ValueError: for no documents, or some that are too short.
+    """
+    rows = list(documents)
+    if any(isinstance(row, str) for row in rows):
+        encode = tokenization_of(causal_lm, tokenizer).encode_with_start
+        rows = [encode(x) if isinstance(x, str) else x for x in rows]
+    short = [i for i, row in enumerate(rows) if len(row) < num_tokens]
+    if short or not rows:
+        which = ", ".join(f"{i} of {len(rows[i])} tokens" for i in short[:5])
+        raise ValueError(
+            f"`documents` are expected to have at least {num_tokens} tokens "
+            "each: those to read, and the one after them. Join short ones, or "
+            f"take a shorter `length`. Received: {len(rows)} documents"
+            + (f", {len(short)} too short: {which}" if short else "")
+        )
+    return np.array([np.asarray(row)[:num_tokens] for row in rows], "int32")
+
+
 def encode_pair(encode, context, continuation):
     """Tokens of a context, and of what follows it in the same text.
 

