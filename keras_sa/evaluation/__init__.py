@@ -1,7 +1,6 @@
 """How well language models predict text and use a long context, under any
 attention."""
 
-from keras_sa.evaluation.comparison import Estimate
 from keras_sa.evaluation.comparison import PatternComparison
 from keras_sa.evaluation.comparison import PatternResult
 from keras_sa.evaluation.comparison import compare_patterns
@@ -9,6 +8,7 @@ from keras_sa.evaluation.examples import Examples
 from keras_sa.evaluation.last_word import LastWordResult
 from keras_sa.evaluation.last_word import evaluate_last_words
 from keras_sa.evaluation.last_word import read_passages
+from keras_sa.evaluation.measuring import Estimate
 from keras_sa.evaluation.perplexity import ContextLoss
 from keras_sa.evaluation.perplexity import DocumentLoss
 from keras_sa.evaluation.perplexity import evaluate_documents

@@ -5,10 +5,8 @@ Letters: `N` documents, `n` tokens of a document that are predicted.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
-import os
 import pathlib
 import time
 
@@ -16,49 +14,17 @@ import numpy as np
 from keras import ops
 
 from keras_sa import _validation
-from keras_sa import _version
 from keras_sa import backend
 from keras_sa import hub
 from keras_sa.evaluation import cost
-from keras_sa.evaluation.scoring import TokenScorer
+from keras_sa.evaluation import measuring
+from keras_sa.evaluation.measuring import PARTS
+from keras_sa.evaluation.measuring import Estimate
 from keras_sa.evaluation.tokenization import tokens_of_documents
 from keras_sa.patterns import Full
 from keras_sa.patterns import Pattern
 
-PARTS = ("all", "second half", "last")
-CONFIDENCE = 0.95
-# How much the loss of a document may differ on a machine that goes on with the
-# comparison of another one.
-_SAME_LOSS = 1e-3
 _FULL = "full"
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A mean over documents.
-
-    Attributes:
-        mean: float.
-        low: float: where its confidence interval of 95 % begins, by Student's
-            t over the documents; nan of one document.
-        high: float: where it ends.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values):
-        """From one value for each document."""
-        from scipy import stats
-
-        mean = float(np.mean(values))
-        if len(values) < 2:
-            return cls(mean, math.nan, math.nan)
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        reach = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
-        return cls(mean, mean - reach, mean + reach)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,22 +111,19 @@ class PatternComparison:
         return Estimate.of(of_pattern - of_full)
 
     def __str__(self):
-        last = self.settings["last_tokens"]
-        columns = ["pattern", "visible keys", "layers", "loss"]
-        columns += ["increase", "second half", f"last {last}"]
+        columns = ["pattern", "visible keys", "layers", "loss", "increase"]
+        columns += ["second half", f"last {self.settings['last_tokens']}"]
         columns += ["prefill s", "times faster", "peak MB", "of full"]
         rows = [self._row(result) for result in (self.full, *self.results)]
-        rule = ["---", *["---:"] * (len(columns) - 1)]
-        lines = (columns, rule, *rows)
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return measuring.tabulate(columns, rows)
 
     def _row(self, result):
         name = result.name
         increases = ["", "", ""]
         if name != _FULL:
-            increases = [_in_words(self.increase(name, x)) for x in PARTS]
+            increases = [str(self.increase(name, x)) for x in PARTS]
         return [
-            name.replace("|", r"\|"),
+            name,
             f"{result.visible_keys:.1f}",
             str(result.layers),
             f"{self.loss(name).mean:.3f}",
@@ -173,17 +136,15 @@ class PatternComparison:
 
     def save(self, path):
         """Writes it as JSON, whole or not at all."""
-        path = pathlib.Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".unfinished")
-        text = json.dumps(dataclasses.asdict(self), indent=1)
-        unfinished.write_text(text + "\n")
-        os.replace(unfinished, path)
+        measuring.write_json(path, dataclasses.asdict(self))
 
     @classmethod
     def load(cls, path):
         """Reads what `save` wrote."""
-        values = json.loads(pathlib.Path(path).read_text())
+        return cls._of(json.loads(pathlib.Path(path).read_text()))
+
+    @classmethod
+    def _of(cls, values):
         return cls(
             values["settings"],
             PatternResult(**values["full"]),
@@ -196,16 +157,11 @@ class PatternComparison:
         Args:
             path: of the picture, such as a `.png`; needs matplotlib.
         """
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(10, 4.6))
-        FigureCanvasAgg(figure)
         parts = {
             "all": "all tokens",
             "last": f"last {self.settings['last_tokens']} tokens",
         }
-        panels = figure.subplots(1, len(parts), sharey=True)
+        figure, panels = measuring.new_figure(len(parts))
         for axes, (part, title) in zip(panels, parts.items()):
             axes.axhline(0, color="black", linestyle="--", linewidth=1)
             for index, result in enumerate(self.results):
@@ -227,12 +183,6 @@ class PatternComparison:
         panels[-1].legend(fontsize=7)
         figure.tight_layout()
         figure.savefig(path, dpi=150)
-
-
-def _in_words(estimate):
-    if math.isnan(estimate.low):
-        return f"{estimate.mean:+.3f}"
-    return f"{estimate.mean:+.3f} ± {estimate.high - estimate.mean:.3f}"
 
 
 def compare_patterns(
@@ -308,51 +258,34 @@ def compare_patterns(
     >>> comparison.increase("full").mean
     0.0
     """
-    length = _validation.check_positive_int("length", length)
     rounds = _validation.check_positive_int("rounds", rounds)
-    last_tokens = _validation.check_positive_int("last_tokens", last_tokens)
-    if last_tokens > length:
-        raise ValueError(
-            f"`last_tokens` is expected to be at most `length`, {length}. "
-            f"Received: last_tokens={last_tokens}"
-        )
-    scorer = TokenScorer(model, batch_size=1, max_length=length)
-    _check_not_swapped(model)
-    options = {"seed": seed, "implementation": implementation}
+    reader = measuring.Reader(model, length, last_tokens)
     plans = {
-        name: (pattern, {**options, **_layers_of(pattern, layers)})
+        name: _Plan(reader, name, pattern, layers, seed, implementation)
         for name, pattern in _named(patterns).items()
     }
-    measured = _Measured(scorer, last_tokens, rounds)
-    configs = {
-        name: measured.config_of(name, *plan) for name, plan in plans.items()
-    }
-    measured.documents = tokens_of_documents(
-        documents, model, length + 1, tokenizer
-    )
-    settings = _settings(measured, length, layers, seed, last_tokens, rounds)
-    kept = _kept(path, settings)
+    documents = tokens_of_documents(documents, model, length + 1, tokenizer)
+    settings = reader.settings(documents, rounds=rounds)
+    measure = _Measure(reader, documents, rounds)
+    kept = measuring.read_json(path, settings)
     if kept is None:
-        full = measured.measure(_FULL, Full(), options, None)
-        results = []
+        full = measure(_FULL, _Plan(reader, _FULL, Full(), "all", seed, None))
+        kept = PatternComparison(settings, full, ())
     else:
-        full, results = kept.full, list(kept.results)
-        _check_same_model(measured, full, path)
-    comparison = _selection(settings, full, configs, results)
-    report = _Report(path, verbose, len(plans) + 1)
-    report(comparison, full)
+        kept = PatternComparison._of(kept)
+        losses = kept.full.losses["all"]
+        reader.check_same_weights(documents, losses, path)
+    report = _Report(plans, verbose)
+    report(kept, kept.full)
     for name, plan in plans.items():
-        if _find(comparison.results, name, configs[name]) is None:
-            results.append(measured.measure(name, *plan, full))
-            # The file keeps the results of earlier calls, too.
-            report.keep(PatternComparison(settings, full, tuple(results)))
-            comparison = _selection(settings, full, configs, results)
-            report(comparison, results[-1])
-    return comparison
-
-
-def _layers_of(pattern, layers):
-    return {} if isinstance(pattern, dict) else {"layers": layers}
+        if plan.find(kept) is None:
+            result = measure(name, plan)
+            kept = dataclasses.replace(kept, results=(*kept.results, result))
+            if path is not None:
+                kept.save(path)
+            report(kept, result)
+    results = tuple(plan.find(kept) for plan in plans.values())
+    return dataclasses.replace(kept, results=results)
 
 
 def _named(patterns):
@@ -369,77 +302,69 @@ def _named(patterns):
     return patterns
 
 
-def _check_not_swapped(model):
-    swap = hub.current_swap(model)
-    if swap is not None:
-        raise ValueError(
-            "`model` is expected to have its own attention, which the patterns "
-            f"are compared with: call `restore()` first. Received: {swap!r}"
+class _Plan:
+    """A pattern as it is swapped in.
+
+    Attributes:
+        name: of the pattern.
+        swap: function that swaps it in.
+        patterns: dict of layers to patterns.
+        config: dict: `AttentionSwap.get_config()`, as JSON has it.
+    """
+
+    def __init__(self, reader, name, pattern, layers, seed, implementation):
+        options = {"seed": seed, "implementation": implementation}
+        if not isinstance(pattern, dict):  # which names its layers itself
+            options["layers"] = layers
+        swap = reader.check(repr(name), pattern, **options)
+        self.name = name
+        self.patterns = swap.patterns
+        self.config = measuring.as_json(swap.get_config())
+        self.swap = functools.partial(
+            hub.swap_attention, reader.model, pattern, **options
         )
 
+    def find(self, comparison):
+        """The result of this pattern under this name, or `None`."""
+        for result in comparison.results:
+            if (result.name, result.swap) == (self.name, self.config):
+                return result
+        return None
 
-class _Measured:
-    """A model that is measured under one pattern after the other.
+
+class _Measure:
+    """Measures a model under one pattern after the other.
 
     Args:
-        scorer: `TokenScorer` of the model.
-        last_tokens: int.
+        reader: `Reader`.
+        documents: int32 `[N, n + 1]`.
         rounds: int.
     """
 
-    def __init__(self, scorer, last_tokens, rounds):
-        self.scorer = scorer
-        self.model = scorer.causal_lm
-        self.length = scorer.max_length
-        self.last_tokens = last_tokens
+    def __init__(self, reader, documents, rounds):
+        self.reader = reader
+        self.documents = documents
         self.rounds = rounds
-        self.documents = None
-        self._full_prefill = None
-        self._native = hub.attention_patterns(self.model)
+        self._prefill_of_full = None
 
-    def config_of(self, name, pattern, options):
-        """The configuration of a swap that fits the model and has no gates."""
-        with hub.swap_attention(self.model, pattern, **options) as swap:
-            if swap.gates:
-                raise ValueError(
-                    "`patterns` are expected to need no training: the gates of "
-                    "a sum (`+`) would have to be trained first. Combine with "
-                    f"`|`. Received: {name!r}: {pattern!r}"
-                )
-            return json.loads(json.dumps(swap.get_config()))
-
-    def losses(self, documents):
-        """`{part: losses of the documents}` under the current attention."""
-        scores = self.scorer.score_sequences(documents)
-        losses = np.array(
-            [-x.log_probabilities.astype("float64") for x in scores]
-        )  # [N, n]
-        first = {"all": 0, "second half": self.length // 2}
-        first["last"] = self.length - self.last_tokens
-        return {
-            part: losses[:, first[part] :].mean(axis=1).tolist()
-            for part in PARTS
-        }
-
-    def measure(self, name, pattern, options, full):
-        """`PatternResult`; `full` is that of full attention, or `None`."""
-        swap = hub.swap_attention(self.model, pattern, **options)
-        try:
-            config = json.loads(json.dumps(swap.get_config()))
-            losses = self.losses(self.documents)
-            visible, sparse = self._keys(swap)
-        finally:
-            swap.restore()
-        if self._full_prefill is None:
-            self._full_prefill = self._prefill(Full(), {})
-        calls = [self._full_prefill, self._prefill(pattern, options)]
+    def __call__(self, name, plan):
+        """`PatternResult`; that of full attention has to be the first."""
+        with plan.swap():
+            losses = self.reader.losses(self.documents)
+        call = self._prefill(), plan.swap
+        if self._prefill_of_full is None:
+            full = functools.partial(
+                hub.swap_attention, self.reader.model, Full()
+            )
+            self._prefill_of_full = self._prefill(), full
+        calls = [self._prefill_of_full, call]
         full_seconds, seconds = cost.seconds_side_by_side(calls, self.rounds)
         full_bytes, num_bytes = (self._peak_bytes(*pair) for pair in calls)
         return PatternResult(
             name=name,
-            swap=config,
-            layers=sparse,
-            visible_keys=visible,
+            swap=plan.config,
+            layers=self.reader.num_sparse(plan.patterns),
+            visible_keys=self.reader.visible_keys(plan.patterns),
             losses=losses,
             seconds=seconds,
             full_seconds=full_seconds,
@@ -447,32 +372,15 @@ class _Measured:
             full_bytes=full_bytes,
         )
 
-    def _keys(self, swap):
-        """Visible keys per token, and how many layers are not full."""
-        patterns = [
-            swap.patterns.get(index, bound.pattern)
-            for index, bound in enumerate(self._native)
-        ]
-        keys = [
-            pattern.keys_per_token(self.length, is_causal=True)
-            for pattern in patterns
-        ]
-        sparse = sum(pattern != Full() for pattern in patterns)
-        return float(np.mean(keys)), sparse
-
-    def _prefill(self, pattern, options):
-        """A function that reads a prompt, and the swap to call it under."""
-        inputs = self._inputs()
+    def _prefill(self):
+        """A function that reads a prompt; compiled, with the attention of its
+        first call."""
+        model, inputs = self.reader.model, self._inputs()
 
         def read(inputs):
-            return self.model.backbone(inputs, training=False)
+            return model.backbone(inputs, training=False)
 
-        # Compiled with the attention of its first call.
-        read = backend.compile_inference(self.model, read)
-        swap = functools.partial(
-            hub.swap_attention, self.model, pattern, **options
-        )
-        return functools.partial(read, inputs), swap
+        return functools.partial(backend.compile_inference(model, read), inputs)
 
     def _peak_bytes(self, call, context):
         with context():
@@ -483,100 +391,38 @@ class _Measured:
         tensors = {
             "token_ids": token_ids,
             "padding_mask": np.ones_like(token_ids),
-            "position_ids": np.arange(self.length)[None],
+            "position_ids": np.arange(token_ids.shape[1])[None],
         }
         return {
             name: ops.convert_to_tensor(tensors[name], "int32")
-            for name in self.model.backbone.input
+            for name in self.reader.model.backbone.input
         }
 
 
-def _settings(measured, length, layers, seed, last_tokens, rounds):
-    """What results depend on beside the pattern, as JSON has it."""
-    tokens = measured.documents
-    settings = {
-        "model": type(measured.model).__name__,
-        "parameters": int(measured.model.count_params()),
-        "documents": len(tokens),
-        "tokens": hashlib.sha256(tokens.tobytes()).hexdigest(),
-        "length": length,
-        "layers": layers if isinstance(layers, str) else list(layers),
-        "seed": seed,
-        "last_tokens": last_tokens,
-        "rounds": rounds,
-        "keras_sa": _version.__version__,
-    }
-    return json.loads(json.dumps(settings))
-
-
-def _kept(path, settings):
-    """The comparison in the file, or `None`."""
-    if path is None or not pathlib.Path(path).is_file():
-        return None
-    kept = PatternComparison.load(path)
-    different = [
-        f"{key}: {kept.settings.get(key)!r} there, {value!r} here"
-        for key, value in settings.items()
-        if kept.settings.get(key) != value
-    ]
-    if different:
-        raise ValueError(
-            "`path` is expected to hold no other comparison: remove the file, "
-            f"or take another. Received: path={str(path)!r} with "
-            + "; ".join(different)
-        )
-    return kept
-
-
-def _check_same_model(measured, full, path):
-    """The loss of a document tells whether the weights are the same."""
-    loss = measured.losses(measured.documents[:1])["all"][0]
-    kept = full.losses["all"][0]
-    if not abs(loss - kept) < _SAME_LOSS:
-        raise ValueError(
-            "`path` is expected to hold a comparison of the same weights. "
-            f"Received: path={str(path)!r}, where the first document has a "
-            f"loss of {kept:.4f}, and a model with one of {loss:.4f}"
-        )
-
-
-def _find(results, name, config):
-    for result in results:
-        if result.swap == config and result.name == name:
-            return result
-    return None
-
-
-def _selection(settings, full, configs, results):
-    """The comparison of the patterns that are asked for, as far as known."""
-    found = (_find(results, *item) for item in configs.items())
-    return PatternComparison(settings, full, tuple(x for x in found if x))
-
-
 class _Report:
-    """Keeps and prints what is measured."""
+    """Prints what is measured.
 
-    def __init__(self, path, verbose, total):
-        self.path = path
+    Args:
+        plans: dict of names: what there is to do beside full attention.
+        verbose: whether to print.
+    """
+
+    def __init__(self, plans, verbose):
+        self.names = [_FULL, *plans]
         self.verbose = verbose
-        self.total = total
         self.start = time.monotonic()
-
-    def keep(self, comparison):
-        if self.path is not None:
-            comparison.save(self.path)
 
     def __call__(self, comparison, result):
         if not self.verbose:
             return
-        done = 1 + len(comparison.results)
-        text = f"loss {comparison.loss(result.name).mean:.3f}"
-        if result.name != _FULL:
-            text += f" ({_in_words(comparison.increase(result.name))})"
+        name = result.name
+        text = f"loss {comparison.loss(name).mean:.3f}"
+        if name != _FULL:
+            text += f" ({comparison.increase(name)})"
         seconds = time.monotonic() - self.start
         print(
-            f"[{done}/{self.total} {seconds:.0f} s] {result.name}: {text}, "
-            f"{result.visible_keys:.0f} visible keys, prefill "
-            f"{result.speedup:.2f} times as fast",
+            f"[{self.names.index(name) + 1}/{len(self.names)} {seconds:.0f} s] "
+            f"{name}: {text}, {result.visible_keys:.0f} visible keys, "
+            f"prefill {result.speedup:.2f} times as fast",
             flush=True,
         )

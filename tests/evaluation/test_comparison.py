@@ -15,6 +15,7 @@ from keras_sa.evaluation import TokenScorer
 from keras_sa.evaluation import compare_patterns
 from keras_sa.evaluation import comparison as comparing
 from keras_sa.evaluation import cost
+from keras_sa.evaluation.measuring import PARTS
 from keras_sa.patterns import Full
 from keras_sa.patterns import GlobalKeys
 from keras_sa.patterns import GlobalQueries
@@ -159,7 +160,7 @@ def test_the_table(comparison):
 
 def compare_names(name):
     """A comparison of one pattern with this name, made up."""
-    losses = {part: [1.0, 2.0] for part in comparing.PARTS}
+    losses = {part: [1.0, 2.0] for part in PARTS}
     result = comparing.PatternResult(
         name=name,
         swap={},
@@ -192,15 +193,15 @@ def test_it_says_what_is_done(model, capsys):
 def measured(monkeypatch):
     """Names of what is measured."""
     names = []
-    measure = comparing._Measured.measure
+    measure = comparing._Measure.__call__
 
-    def spy(self, name, *others):
+    def spy(self, name, plan):
         if names[-1:] == ["stop"]:
             raise KeyboardInterrupt
         names.append(name)
-        return measure(self, name, *others)
+        return measure(self, name, plan)
 
-    monkeypatch.setattr(comparing._Measured, "measure", spy)
+    monkeypatch.setattr(comparing._Measure, "__call__", spy)
     return names
 
 
