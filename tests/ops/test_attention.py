@@ -234,8 +234,9 @@ WRONG = {
 
 @pytest.mark.parametrize("width", WRONG)
 def test_neighbors_that_are_wrong(width):
+    x = ops.ones((1, 9, 2, 4))
     with pytest.raises(ValueError, match="`neighbors` is expected"):
-        run(Wrong(width))
+        attention(x, x, x, Wrong(width))
 
 
 def test_named_implementation_never_falls_back():
