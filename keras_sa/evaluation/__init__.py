@@ -1,6 +1,8 @@
 """How well language models predict text and use a long context, under any
 attention."""
 
+from keras_sa.evaluation.choosing import ChosenPatterns
+from keras_sa.evaluation.choosing import choose_patterns
 from keras_sa.evaluation.comparison import PatternComparison
 from keras_sa.evaluation.comparison import PatternResult
 from keras_sa.evaluation.comparison import compare_patterns

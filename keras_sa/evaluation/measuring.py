@@ -149,9 +149,9 @@ class Reader:
         }
         return as_json(settings)
 
-    def check_same_weights(self, documents, losses, path):
+    def check_same_weights(self, documents, losses, path, part="all"):
         """The loss of a document tells whether a file is of these weights."""
-        loss, kept = self.losses(documents[:1])["all"][0], losses[0]
+        loss, kept = self.losses(documents[:1])[part][0], losses[0]
         if not abs(loss - kept) < _SAME_LOSS:
             raise ValueError(
                 "`path` is expected to hold results of the same weights. "
