@@ -13,7 +13,7 @@ def test_snippets_run_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     *snippets, of_harness = SNIPPETS
-    assert len(snippets) == 4
+    assert len(snippets) == 5
     for snippet in snippets:
         exec(compile(snippet, PAGE.name, "exec"), names)
     assert names["result"].num_words == 2
