@@ -15,7 +15,7 @@ from functools import partial
 MOBA_TOP_K = 3
 
 
-def _closest(budget, length, pattern_of):
+def closest(budget, length, pattern_of):
     """The pattern of a width that comes closest to a budget, the narrowest if
     several do. A wider one attends to no fewer keys."""
 
@@ -39,7 +39,7 @@ def _full(budget, length):
 def _sliding_window(budget, length):
     from keras_sa.patterns import SlidingWindow
 
-    return _closest(budget, length, SlidingWindow)
+    return closest(budget, length, SlidingWindow)
 
 
 def _half_window(budget, length):
@@ -55,7 +55,7 @@ def _gated_window(budget, length):
 def _stochastic(budget, length, **options):
     from keras_sa.patterns import Stochastic
 
-    return _closest(budget, length, partial(Stochastic, **options))
+    return closest(budget, length, partial(Stochastic, **options))
 
 
 def _small_world(budget, length, **options):
@@ -63,27 +63,27 @@ def _small_world(budget, length, **options):
     from keras_sa.patterns import Stochastic
 
     local = _half_window(budget, length)
-    return _closest(budget, length, lambda w: Stochastic(w, **options) + local)
+    return closest(budget, length, lambda w: Stochastic(w, **options) + local)
 
 
 def _small_world_softmax(budget, length):
     from keras_sa.patterns import Stochastic
 
     local = _half_window(budget, length)
-    return _closest(budget, length, lambda w: Stochastic(w) | local)
+    return closest(budget, length, lambda w: Stochastic(w) | local)
 
 
 def _two_windows(budget, length):
     from keras_sa.patterns import SlidingWindow
 
     local = _half_window(budget, length)
-    return _closest(budget, length, lambda w: SlidingWindow(w) + local)
+    return closest(budget, length, lambda w: SlidingWindow(w) + local)
 
 
 def _block_routed(budget, length):
     from keras_sa.patterns import BlockRouted
 
-    return _closest(budget, length, partial(BlockRouted, top_k=MOBA_TOP_K))
+    return closest(budget, length, partial(BlockRouted, top_k=MOBA_TOP_K))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,7 +37,7 @@ def split_files(folder):
     training. Which file is held out follows from the hash of its name, so the
     split is the same on every machine and for every seed.
     """
-    paths = [path for path in folder.rglob("*") if _is_wanted(path, folder)]
+    paths = text_files(folder)
     if len(paths) < 2:
         raise SystemExit(
             f"At least two text files of {_SMALLEST_FILE} bytes or more are "
@@ -52,6 +52,12 @@ def split_files(folder):
     paths = sorted(paths, key=order)
     num_held_out = max(1, round(_HELD_OUT_SHARE * len(paths)))
     return paths[num_held_out:], paths[:num_held_out]
+
+
+def text_files(folder):
+    """Paths of the text files in a folder and below, in order."""
+    paths = (path for path in folder.rglob("*") if _is_wanted(path, folder))
+    return sorted(paths)
 
 
 def _is_wanted(path, folder):

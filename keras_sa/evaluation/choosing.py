@@ -122,23 +122,9 @@ class ChosenPatterns:
         Args:
             path: of the picture, such as a `.png`; needs matplotlib.
         """
-        figure, (axes,) = measuring.new_figure(1)
-        layers = list(self.alone)
-        for index, candidate in enumerate(self.candidates):
-            rises = [self.alone[layer][index] for layer in layers]
-            axes.plot(layers, rises, marker="o", label=f"{candidate!r} alone")
-        kept = [self.kept[layer] for layer in layers]
-        label = "all others sparse: full instead"
-        axes.plot(layers, kept, "k*--", label=label)
-        for layer in layers:
-            if layer not in self.patterns:
-                axes.axvspan(layer - 0.4, layer + 0.4, color="0.9", zorder=0)
-        axes.set_xlabel("layer (grey: chosen to stay full)")
-        axes.set_ylabel("difference of the loss (nats per token)")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
-        figure.tight_layout()
-        figure.savefig(path, dpi=150)
+        from keras_sa.evaluation.plots import plot_choice
+
+        plot_choice(self).savefig(path, dpi=150)
 
 
 def _difference(losses, full_losses):

@@ -6,7 +6,6 @@ Letters: `N` documents, `n` tokens of a document that are predicted.
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 import time
 
@@ -157,32 +156,9 @@ class PatternComparison:
         Args:
             path: of the picture, such as a `.png`; needs matplotlib.
         """
-        parts = {
-            "all": "all tokens",
-            "last": f"last {self.settings['last_tokens']} tokens",
-        }
-        figure, panels = measuring.new_figure(len(parts))
-        for axes, (part, title) in zip(panels, parts.items()):
-            axes.axhline(0, color="black", linestyle="--", linewidth=1)
-            for index, result in enumerate(self.results):
-                x = self.increase(result.name, part)
-                axes.errorbar(
-                    result.visible_keys,
-                    x.mean,
-                    # Of one document there is no interval to draw.
-                    yerr=None if math.isnan(x.low) else x.high - x.mean,
-                    marker="os^Dv<>P*X"[index % 10],
-                    linestyle="",
-                    capsize=3,
-                    label=result.name,
-                )
-            axes.set_title(title)
-            axes.set_xlabel("visible keys per token (mean)")
-            axes.grid(alpha=0.3)
-        panels[0].set_ylabel("loss above full attention (nats per token)")
-        panels[-1].legend(fontsize=7)
-        figure.tight_layout()
-        figure.savefig(path, dpi=150)
+        from keras_sa.evaluation.plots import plot_comparison
+
+        plot_comparison(self).savefig(path, dpi=150)
 
 
 def compare_patterns(

@@ -198,15 +198,5 @@ def tabulate(columns, rows):
     """A markdown table; all but the first column are of numbers."""
     rule = ["---", *["---:"] * (len(columns) - 1)]
     lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    lines = [columns, rule, *lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def new_figure(num_panels, width=10.0):
-    """A figure of matplotlib that needs no screen, and its panels."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, 4.6))
-    FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, num_panels, squeeze=False)[0]
+    head, *lines = (f"| {' | '.join(line)} |" for line in (columns, *lines))
+    return "\n".join([head, f"|{'|'.join(rule)}|", *lines])

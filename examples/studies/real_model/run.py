@@ -1,0 +1,72 @@
+"""What patterns cost a pretrained model untrained, at equal visible keys.
+
+    python examples/studies/real_model/run.py --preset smollm2 \\
+        --text moby-dick/package/data --length 1024
+    python examples/studies/real_model/run.py --preset smollm2 \\
+        --text moby-dick/package/data --length 1024 --choose 0.05
+
+Reads the beginnings of the text files of a folder under full attention and
+under sliding windows, stochastic windows, small worlds, dilated windows and
+mixtures of blocks, each alone, with the first tokens visible to all, with the
+last tokens attending to everything, and with some layers full. With --choose it
+finds a pattern for each layer within a rise of the loss.
+
+What is measured is kept: the same command again goes on where it was stopped.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
+
+from examples.shared import command_line
+
+
+def parse_arguments():
+    parser = command_line.make_parser(__doc__)
+    command_line.add_model_arguments(parser)
+    add = parser.add_argument
+    add("--visible-keys", type=int, default=128, help="per token, in the mean")
+    add("--documents", type=int, default=8, help="files that are read")
+    add("--first", type=int, default=4, help="tokens that all others attend to")
+    add(
+        "--last",
+        type=int,
+        default=64,
+        help="tokens that attend to everything, and whose loss is told",
+    )
+    add(
+        "--full-layers",
+        type=float,
+        default=0.25,
+        help="fraction of layers that stay full, evenly spaced",
+    )
+    add(
+        "--choose",
+        type=float,
+        metavar="INCREASE",
+        help="instead: a pattern for each layer, within this rise of the loss",
+    )
+    add("--rounds", type=int, default=3, help="of which times are the least")
+    add(
+        "--output",
+        type=pathlib.Path,
+        default=pathlib.Path("results/real_model"),
+    )
+    arguments = command_line.parse(parser)
+    command_line.check_at_least_one(
+        parser, arguments, "visible_keys", "documents", "first", "last"
+    )
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    # Keras takes its backend when it is imported: not before.
+    from examples.studies.real_model import measuring
+
+    measuring.main(arguments)
+
+
+if __name__ == "__main__":
+    main()

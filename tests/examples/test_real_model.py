@@ -1,0 +1,58 @@
+"""Patterns in a pretrained model, from one command, and again after a stop."""
+
+import json
+
+import pytest
+from example_runs import run_example
+from example_runs import run_to_the_end
+from example_runs import table_rows
+
+from keras_sa.evaluation import ChosenPatterns
+from keras_sa.evaluation import PatternComparison
+from keras_sa.patterns import Full
+from keras_sa.patterns import GlobalQueries
+
+NAME = "studies/real_model/run"
+KINDS = 5 * 4 + 1
+
+
+@pytest.fixture
+def options(text_folder, tiny_preset, tmp_path):
+    return (
+        *("--preset", tiny_preset, "--text", text_folder),
+        *("--length", "48", "--documents", "2", "--visible-keys", "8"),
+        *("--first", "2", "--last", "6", "--rounds", "1"),
+        *("--output", tmp_path / "real_model"),
+    )
+
+
+def test_compares_patterns_and_goes_on(options, tmp_path):
+    printed = run_to_the_end(NAME, *options)
+    assert "to go on after a stop: python " in printed
+    folder = tmp_path / "real_model"
+    rows = table_rows(folder / "comparison.md")
+    assert len(rows) == 1 + KINDS and rows[0][0] == "full"
+    comparison = PatternComparison.load(folder / "comparison.json")
+    for name in ("sliding", "small world 3:1, first", "block routed"):
+        assert abs(comparison[name].visible_keys - 8) < 2
+    # The tiny model has one layer, which is the one that stays full, if any.
+    swap = json.dumps(comparison["stochastic, first, last"].swap)
+    assert json.dumps(GlobalQueries(last=6).get_config()) in swap
+    assert (folder / "comparison.png").is_file()
+    again = run_to_the_end(NAME, *options)
+    assert again.count("visible keys, prefill") == 1  # of full attention
+    assert table_rows(folder / "comparison.md") == rows
+
+
+def test_chooses_patterns(options, tmp_path):
+    run_to_the_end(NAME, *options, "--choose", "9")
+    chosen = ChosenPatterns.load(tmp_path / "real_model" / "chosen.json")
+    assert list(chosen.patterns) == [0] and chosen.patterns[0] != Full()
+    text = (tmp_path / "real_model" / "chosen.md").read_text()
+    assert "1 of 1 layers have a pattern" in text
+
+
+def test_too_few_documents_are_explained(options):
+    done = run_example(NAME, *options, "--documents", "99")
+    assert done.returncode != 0
+    assert "--documents 99" in done.stderr and "Received: " in done.stderr
