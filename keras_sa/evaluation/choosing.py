@@ -239,6 +239,7 @@ def choose_patterns(
     reader = measuring.Reader(model, length, last_tokens)
     _validation.check_one_of("part", part, PARTS)
     _check_budget(max_loss_increase)
+    _validation.check_seed(seed)
     options = {"seed": seed, "implementation": implementation}
     candidates, layers = _check_candidates(reader, candidates, layers, options)
     tokens, held_out = _split(documents, held_out, model, length, tokenizer)

@@ -235,6 +235,7 @@ def compare_patterns(
     0.0
     """
     rounds = _validation.check_positive_int("rounds", rounds)
+    _validation.check_seed(seed)
     reader = measuring.Reader(model, length, last_tokens)
     plans = {
         name: _Plan(reader, name, pattern, layers, seed, implementation)

@@ -249,6 +249,7 @@ def test_default_candidates():
         ({"candidates": [NARROW + WIDE]}, "no training"),
         ({"candidates": ["stochastic"]}, r"Stochastic\(window_size\)"),
         ({"part": "first"}, "part"),
+        ({"seed": None}, "seed"),
         ({"layers": [7]}, "layers"),
     ],
     ids=str,

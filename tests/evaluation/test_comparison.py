@@ -252,6 +252,7 @@ def test_a_file_of_another_comparison(model, tmp_path):
         ({"patterns": {"a": {9: SlidingWindow(3)}}}, "Received"),
         ({"last_tokens": 25}, "at most `length`"),
         ({"rounds": 0}, "rounds"),
+        ({"seed": None}, "seed"),
         ({"length": 2.5}, "length"),
     ],
     ids=str,
