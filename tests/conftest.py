@@ -31,6 +31,7 @@ NEUTRAL = (
     "evaluation/test_examples_of_tasks.py",
     "evaluation/test_harness.py",
     "evaluation/test_last_word.py",
+    "evaluation/test_prompts.py",
     "evaluation/test_task*.py",
     "examples/test_*.py",
     "hub/test_attention_patterns.py",

@@ -14,6 +14,14 @@ from keras_sa.evaluation.measuring import Estimate
 from keras_sa.evaluation.perplexity import ContextLoss
 from keras_sa.evaluation.perplexity import DocumentLoss
 from keras_sa.evaluation.perplexity import evaluate_documents
+from keras_sa.evaluation.prompts import Prompt
+from keras_sa.evaluation.prompts import PromptResult
+from keras_sa.evaluation.prompts import evaluate_prompts
+from keras_sa.evaluation.prompts import few_shot
+from keras_sa.evaluation.prompts import frequent_words
+from keras_sa.evaluation.prompts import needles
+from keras_sa.evaluation.prompts import passkey
+from keras_sa.evaluation.prompts import variable_tracking
 from keras_sa.evaluation.scoring import TokenScorer
 from keras_sa.evaluation.scoring import TokenScores
 from keras_sa.evaluation.task_accuracy import BucketAccuracy

@@ -58,7 +58,7 @@ def tokenization_of(causal_lm, tokenizer=None, add_start_token=None):
                 getattr(preprocessor, "add_start_token", False)
                 and _token_id(tokenizer, "start_token_id") is not None
             )
-    tokenization = _tokenization(tokenizer)
+    tokenization = as_tokenization(tokenizer)
     if add_start_token and tokenization.start_token_id is None:
         raise ValueError(
             "`add_start_token` is expected to be False: the tokenizer has no "
@@ -116,7 +116,8 @@ def encode_pair(encode, context, continuation):
     return context, whole[len(context) :]
 
 
-def _tokenization(tokenizer):
+def as_tokenization(tokenizer):
+    """The tokenization of a tokenizer, as in `tokenization_of`."""
     if tokenizer == "bytes":
         return Tokenization(_encode_bytes, _decode_bytes)
     if isinstance(tokenizer, (tuple, list)) and len(tokenizer) == 2:

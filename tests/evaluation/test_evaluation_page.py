@@ -13,10 +13,10 @@ def test_snippets_run_one_after_the_other(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     *snippets, of_harness = SNIPPETS
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     for snippet in snippets:
         exec(compile(snippet, PAGE.name, "exec"), names)
-    assert names["result"].num_words == 2
+    assert names["result"].num_prompts == 8
     assert (tmp_path / "results" / "comparison.json").is_file()
     pytest.importorskip("lm_eval", reason="lm_eval is not installed")
     exec(compile(of_harness, PAGE.name, "exec"), names)
