@@ -52,6 +52,15 @@ def test_chooses_patterns(options, tmp_path):
     assert "1 of 1 layers have a pattern" in text
 
 
+@pytest.mark.parametrize("task", ["passkey", "words", "capitals"])
+def test_asks(options, tmp_path, task):
+    options = (*options, "--ask", task, "--prompts", "2", "--length", "300")
+    printed = run_to_the_end(NAME, *options)
+    assert printed.count("of 2 right") == 1 + KINDS
+    rows = table_rows(tmp_path / "real_model" / f"{task}.md")
+    assert len(rows) == 1 + KINDS and len(rows[0]) == 5
+
+
 def test_too_few_documents_are_explained(options):
     done = run_example(NAME, *options, "--documents", "99")
     assert done.returncode != 0

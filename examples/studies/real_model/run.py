@@ -4,12 +4,15 @@
         --text moby-dick/package/data --length 1024
     python examples/studies/real_model/run.py --preset smollm2 \\
         --text moby-dick/package/data --length 1024 --choose 0.05
+    python examples/studies/real_model/run.py --preset smollm2 \\
+        --text moby-dick/package/data --length 1024 --ask passkey
 
 Reads the beginnings of the text files of a folder under full attention and
 under sliding windows, stochastic windows, small worlds, dilated windows and
 mixtures of blocks, each alone, with the first tokens visible to all, with the
 last tokens attending to everything, and with some layers full. With --choose it
-finds a pattern for each layer within a rise of the loss.
+finds a pattern for each layer within a rise of the loss. With --ask it asks for
+what is hidden in the text, or for one more of a few shots.
 
 What is measured is kept: the same command again goes on where it was stopped.
 """
@@ -20,6 +23,9 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
 from examples.shared import command_line
+
+FEW_SHOT = ("capitals", "antonyms", "successors")
+TASKS = ("passkey", "needles", "values", "variables", "words", *FEW_SHOT)
 
 
 def parse_arguments():
@@ -47,6 +53,8 @@ def parse_arguments():
         metavar="INCREASE",
         help="instead: a pattern for each layer, within this rise of the loss",
     )
+    add("--ask", choices=TASKS, help="instead: prompts of this kind")
+    add("--prompts", type=int, default=20, help="of --ask")
     add("--rounds", type=int, default=3, help="of which times are the least")
     add(
         "--output",
@@ -55,7 +63,9 @@ def parse_arguments():
     )
     arguments = command_line.parse(parser)
     command_line.check_at_least_one(
-        parser, arguments, "visible_keys", "documents", "first", "last"
+        parser,
+        arguments,
+        *("visible_keys", "documents", "first", "last", "prompts"),
     )
     return arguments
 

@@ -1,0 +1,148 @@
+"""Prompts with short answers, under each pattern."""
+
+import dataclasses
+
+import numpy as np
+
+from examples.shared import byte_text
+from examples.shared import language_model
+from examples.shared.reports import tabulate
+from examples.studies.real_model.patterns import layers_of
+from examples.studies.real_model.patterns import patterns_at
+from keras_sa import evaluation
+from keras_sa import hub
+from keras_sa.evaluation import measuring
+from keras_sa.patterns import Full
+
+NUM_SHOTS = {"capitals": 16, "antonyms": 20, "successors": 16}
+HIDING = {
+    "passkey": evaluation.passkey,
+    "needles": evaluation.needles,
+    "values": lambda *x, **options: evaluation.needles(
+        *x, num_needles=2, num_values=3, **options
+    ),
+    "variables": evaluation.variable_tracking,
+}
+_MOST_TEXT = 40  # letters of the haystack for each token of a prompt
+
+
+@dataclasses.dataclass
+class Answers:
+    """How well a model answered under each pattern.
+
+    Attributes:
+        settings: dict: what all of it was measured with.
+        rows: dict of names to dicts: visible keys, and a `PromptResult`.
+    """
+
+    settings: dict
+    rows: dict
+
+    def __str__(self):
+        columns = ["pattern", "visible keys", "right", "interval", "loss"]
+        return tabulate(columns, [self._row(name) for name in self.rows])
+
+    def _row(self, name):
+        values = dict(self.rows[name])
+        keys = values.pop("visible_keys")
+        result = evaluation.PromptResult(**values)
+        low, high = result.interval
+        return [
+            name,
+            f"{keys:.1f}",
+            f"{result.accuracy:.0%}",
+            f"{low:.0%} - {high:.0%}",
+            f"{result.loss:.3f}",
+        ]
+
+    def save(self, path):
+        measuring.write_json(path, dataclasses.asdict(self))
+
+
+def ask(arguments, model):
+    """Asks under full attention and under each pattern; kept as it goes."""
+    coder = tokenizer_of(model)
+    prompts = make_prompts(arguments, coder)
+    encode, _ = coder
+    length = max(len(encode(x.context + x.answer)) for x in prompts)
+    causal_lm = model.causal_lm
+    settings = {
+        "task": arguments.ask,
+        "prompts": len(prompts),
+        "longest": length,
+        "end": prompts[0].context[-100:],
+        "parameters": int(causal_lm.count_params()),
+        "seed": arguments.seed,
+    }
+    path = arguments.output / f"{arguments.ask}.json"
+    kept = measuring.read_json(path, settings) or {"rows": {}}
+    layers = layers_of(arguments, causal_lm)
+    wanted = {"full": Full(), **patterns_at(arguments, layers, length)}
+    answers = Answers(settings, {})
+    for name, pattern in wanted.items():
+        row = kept["rows"].get(name)
+        if row is None:
+            row = measure(arguments, causal_lm, pattern, prompts, coder, length)
+        answers.rows[name] = row
+        answers.save(path)
+        print(
+            f"  {name}: {row['num_correct']} of {len(prompts)} right",
+            flush=True,
+        )
+    return answers
+
+
+def measure(arguments, causal_lm, pattern, prompts, coder, length):
+    options = {"seed": arguments.seed}
+    if not isinstance(pattern, dict):  # which names its layers
+        options["layers"] = arguments.layers
+    reader = measuring.Reader(causal_lm, length, last_tokens=1)
+    with hub.swap_attention(causal_lm, pattern, **options) as swap:
+        result = evaluation.evaluate_prompts(
+            causal_lm, prompts, tokenizer=coder, batch_size=1
+        )
+    return {
+        "visible_keys": reader.visible_keys(swap.patterns),
+        **dataclasses.asdict(result),
+    }
+
+
+def tokenizer_of(model):
+    """The functions that make tokens of a string, and a string of tokens."""
+    if model.preprocessor is None:  # a model of bytes
+        return lambda text: [*text.encode()], lambda tokens: ""
+    tokenizer = model.preprocessor.tokenizer
+    return lambda text: np.asarray(tokenizer(text)).tolist(), str
+
+
+def make_prompts(arguments, coder):
+    options = {"seed": arguments.seed}
+    if arguments.ask in NUM_SHOTS:
+        return evaluation.few_shot(
+            arguments.prompts,
+            kind=arguments.ask,
+            num_shots=NUM_SHOTS[arguments.ask],
+            **options,
+        )
+    options["tokenizer"] = coder
+    if arguments.ask == "words":
+        return evaluation.frequent_words(
+            arguments.prompts, arguments.length, **options
+        )
+    return HIDING[arguments.ask](
+        arguments.prompts,
+        arguments.length,
+        haystack=read_haystack(arguments),
+        **options,
+    )
+
+
+def read_haystack(arguments):
+    """As many files as it takes."""
+    texts, size = [], 0
+    for path in byte_text.text_files(language_model.text_folder(arguments)):
+        if size > _MOST_TEXT * arguments.length:
+            break
+        texts.append(path.read_text("utf-8", errors="replace"))
+        size += len(texts[-1])
+    return "\n".join(texts)
