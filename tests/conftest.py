@@ -26,6 +26,7 @@ import pytest
 # which have tests of their own on every backend: once is enough.
 NEUTRAL = (
     "analysis/test_*.py",
+    "evaluation/test_choosing.py",
     "evaluation/test_draws.py",
     "evaluation/test_evaluation_page.py",
     "evaluation/test_examples_of_tasks.py",
