@@ -1,5 +1,6 @@
 """What a forward pass costs: time and peak memory, beside another one."""
 
+import ctypes
 import pathlib
 import time
 
@@ -41,9 +42,9 @@ def seconds_side_by_side(calls, rounds):
 def peak_bytes(call, tensor):
     """By how many bytes a call raises the memory in use, at its peak.
 
-    On a CPU that of the process, as Linux counts it: what an allocator gives
-    back late, or has kept from before, is counted or left out with it. On a GPU
-    what the framework has allocated.
+    On a CPU that of the process, as Linux counts it, after its C library has
+    given back what it kept of earlier calls (glibc does). On a GPU what the
+    framework has allocated.
 
     Args:
         call: function without arguments that returns tensors.
@@ -55,6 +56,7 @@ def peak_bytes(call, tensor):
     """
     if backend.device_kind(tensor) != "cpu":
         return backend.peak_bytes_of_device(call, tensor)
+    _give_back()
     try:
         _CLEAR.write_text("5")  # sets the peak back: `man 5 proc`
         before = _kilobytes("VmRSS")
@@ -62,6 +64,13 @@ def peak_bytes(call, tensor):
         return max(0, _kilobytes("VmHWM") - before) * 1024
     except (OSError, KeyError):
         return None
+
+
+def _give_back():
+    """Memory that is free, but still the process's, to the system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _kilobytes(name):
