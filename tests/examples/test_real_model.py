@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from example_runs import ROOT
 from example_runs import run_example
 from example_runs import run_to_the_end
 from example_runs import table_rows
@@ -50,6 +51,14 @@ def test_chooses_patterns(options, tmp_path):
     assert list(chosen.patterns) == [0] and chosen.patterns[0] != Full()
     text = (tmp_path / "real_model" / "chosen.md").read_text()
     assert "1 of 1 layers have a pattern" in text
+
+
+def test_the_plan_that_is_kept_is_the_one_of_the_docs():
+    folder = ROOT / "examples" / "studies" / "real_model" / "kept"
+    chosen = ChosenPatterns.load(folder / "smollm2_chosen.json")
+    assert len(chosen.patterns) == 29 and 8 not in chosen.patterns
+    page = (ROOT / "docs" / "real_models.md").read_text()
+    assert str(chosen).splitlines()[-1] in page
 
 
 @pytest.mark.parametrize("task", ["passkey", "words", "capitals"])
