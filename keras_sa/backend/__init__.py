@@ -136,6 +136,14 @@ def why_no_triton(tensor):
     return module().why_no_triton(tensor)
 
 
+def gives_memory_back():
+    """Whether what is freed on a CPU goes back to the C library.
+
+    TensorFlow with oneDNN keeps it in a pool of its own.
+    """
+    return module().gives_memory_back()
+
+
 def peak_bytes_of_device(call, tensor):
     """By how many bytes `call()` raises what is allocated on the device of a
     tensor, which is no CPU, at its peak; `None` where nobody counts."""

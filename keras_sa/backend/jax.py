@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_sa.backend import triton_loading
+from keras_sa.backend.neutral import gives_memory_back
 from keras_sa.backend.neutral import is_in_backward
 from keras_sa.backend.neutral import is_tracing
 from keras_sa.backend.neutral import is_transforming

@@ -61,6 +61,10 @@ def device_kind(tensor):
     return "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
 
 
+def gives_memory_back():
+    return False
+
+
 def peak_bytes_of_device(call, tensor):
     device = tf.DeviceSpec.from_string(tensor.device)
     name = f"{device.device_type}:{device.device_index}"

@@ -11,6 +11,7 @@ import os
 import torch
 
 from keras_sa.backend import triton_loading
+from keras_sa.backend.neutral import gives_memory_back
 
 # `torch.topk` on a CPU looks at a row as if to sort it unless the row is this
 # many times longer than what is wanted.

@@ -51,11 +51,14 @@ def peak_bytes(call, tensor):
         tensor: any tensor, on the device of the call.
 
     Returns:
-        int, or `None` where nobody counts: on a CPU without Linux, and on GPUs
-        with JAX, whose peak cannot be set back.
+        int, or `None` where nobody counts: on a CPU without Linux or with
+        TensorFlow, whose pool keeps what it had, and on GPUs with JAX, whose
+        peak cannot be set back.
     """
     if backend.device_kind(tensor) != "cpu":
         return backend.peak_bytes_of_device(call, tensor)
+    if not backend.gives_memory_back():
+        return None
     _give_back()
     try:
         _CLEAR.write_text("5")  # sets the peak back: `man 5 proc`
