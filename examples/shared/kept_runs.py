@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import os
 
 import keras
 
 import keras_sa
+from keras_sa.evaluation import measuring
 from keras_sa.patterns import Pattern
 from keras_sa.patterns import parse_pattern
 
@@ -72,11 +72,8 @@ class KeptRuns:
     def add(self, run):
         entry = {"settings": self.settings, "run": run.as_json()}
         self._entries.append(entry)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: an interruption must not cost earlier runs.
-        unfinished = self.path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(self._entries, indent=1) + "\n")
-        os.replace(unfinished, self.path)
+        measuring.write_json(self.path, self._entries)
 
     def _own(self):
         for entry in self._entries:

@@ -77,7 +77,6 @@ class ChosenPatterns:
 
     def __str__(self):
         columns = ["layer", *map(repr, self.candidates), "kept full", "chosen"]
-        columns = [name.replace("|", r"\|") for name in columns]
         rows = [
             [
                 str(layer),

@@ -197,6 +197,6 @@ def write_json(path, values):
 def tabulate(columns, rows):
     """A markdown table; all but the first column are of numbers."""
     rule = ["---", *["---:"] * (len(columns) - 1)]
-    lines = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    head, *lines = (f"| {' | '.join(line)} |" for line in (columns, *lines))
+    cells = [[x.replace("|", r"\|") for x in row] for row in (columns, *rows)]
+    head, *lines = (f"| {' | '.join(row)} |" for row in cells)
     return "\n".join([head, f"|{'|'.join(rule)}|", *lines])

@@ -66,6 +66,7 @@ def ask(arguments, model):
     encode, _ = coder
     length = max(len(encode(x.context + x.answer)) for x in prompts)
     causal_lm = model.causal_lm
+    reader = measuring.Reader(causal_lm, length, last_tokens=1)
     settings = {
         "task": arguments.ask,
         "prompts": len(prompts),
@@ -82,7 +83,7 @@ def ask(arguments, model):
     for name, pattern in wanted.items():
         row = kept["rows"].get(name)
         if row is None:
-            row = measure(arguments, causal_lm, pattern, prompts, coder, length)
+            row = measure(arguments, reader, pattern, prompts, coder)
         answers.rows[name] = row
         answers.save(path)
         print(
@@ -92,14 +93,13 @@ def ask(arguments, model):
     return answers
 
 
-def measure(arguments, causal_lm, pattern, prompts, coder, length):
+def measure(arguments, reader, pattern, prompts, coder):
     options = {"seed": arguments.seed}
     if not isinstance(pattern, dict):  # which names its layers
         options["layers"] = arguments.layers
-    reader = measuring.Reader(causal_lm, length, last_tokens=1)
-    with hub.swap_attention(causal_lm, pattern, **options) as swap:
+    with hub.swap_attention(reader.model, pattern, **options) as swap:
         result = evaluation.evaluate_prompts(
-            causal_lm, prompts, tokenizer=coder, batch_size=1
+            reader.model, prompts, tokenizer=coder, batch_size=1
         )
     return {
         "visible_keys": reader.visible_keys(swap.patterns),
