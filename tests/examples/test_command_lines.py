@@ -16,7 +16,7 @@ assert not {"keras", "jax", "torch", "tensorflow"} & set(sys.modules)
 
 
 def test_importing_a_script_reads_no_arguments_and_imports_no_keras():
-    assert len(SCRIPTS) == 11
+    assert len(SCRIPTS) == 12
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in SCRIPTS
