@@ -11,15 +11,22 @@ _MOST_ENTRIES = 2**31 - 1
 
 
 def check_positive_int(name, value):
+    return _check_int(name, value, 1, "a positive integer")
+
+
+def check_non_negative_int(name, value):
+    return _check_int(name, value, 0, "an integer of 0 or more")
+
+
+def _check_int(name, value, least, expected):
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise ValueError(
-            f"`{name}` is expected to be a positive integer. "
+            f"`{name}` is expected to be {expected}. "
             f"Received: {name}={value!r} (of type {type(value).__name__})"
         )
-    if value < 1:
+    if value < least:
         raise ValueError(
-            f"`{name}` is expected to be a positive integer. "
-            f"Received: {name}={value}"
+            f"`{name}` is expected to be {expected}. Received: {name}={value}"
         )
     return int(value)
 

@@ -37,8 +37,9 @@ class PatternResult:
         visible_keys: float: per token, in the mean over tokens and layers.
         losses: dict of a part of a document, of `PARTS`, to the `N` losses of
             the documents there, in nats per token.
-        seconds: float: of a prefill of `n` tokens, the least of some.
-        full_seconds: float: the same of full attention, measured in turn.
+        seconds: float: of a prefill of `n` tokens, the least of some; `None`
+            if none was timed.
+        full_seconds: the same of full attention, measured in turn.
         bytes: int: by how much a prefill raises the memory in use, or `None`.
         full_bytes: the same of full attention.
     """
@@ -48,14 +49,17 @@ class PatternResult:
     layers: int
     visible_keys: float
     losses: dict
-    seconds: float
-    full_seconds: float
+    seconds: float | None
+    full_seconds: float | None
     bytes: int | None
     full_bytes: int | None
 
     @property
     def speedup(self):
-        """How many times faster than full attention a prompt is read."""
+        """How many times faster than full attention a prompt is read; `None`
+        if none was timed."""
+        if self.seconds is None:
+            return None
         return self.full_seconds / self.seconds
 
     @property
@@ -112,7 +116,8 @@ class PatternComparison:
     def __str__(self):
         columns = ["pattern", "visible keys", "layers", "loss", "increase"]
         columns += ["second half", f"last {self.settings['last_tokens']}"]
-        columns += ["prefill s", "times faster", "peak MB", "of full"]
+        if self.settings["rounds"]:
+            columns += ["prefill s", "times faster", "peak MB", "of full"]
         rows = [self._row(result) for result in (self.full, *self.results)]
         return measuring.tabulate(columns, rows)
 
@@ -121,12 +126,17 @@ class PatternComparison:
         increases = ["", "", ""]
         if name != _FULL:
             increases = [str(self.increase(name, x)) for x in PARTS]
-        return [
+        columns = [
             name,
             f"{result.visible_keys:.1f}",
             str(result.layers),
             f"{self.loss(name).mean:.3f}",
             *increases,
+        ]
+        if not self.settings["rounds"]:
+            return columns
+        return [
+            *columns,
             f"{result.seconds:.3g}",
             f"{result.speedup:.2f}",
             "" if result.bytes is None else f"{result.bytes / 1e6:.0f}",
@@ -198,7 +208,8 @@ def compare_patterns(
         seed: int: of the permutations.
         last_tokens: int up to `length`: how many the part `"last"` has. A
             `GlobalQueries(last=last_tokens)` lets these attend to everything.
-        rounds: int: how often prefills are timed.
+        rounds: int: how often prefills are timed. 0: there are no times and
+            no memory, and nothing is read for them.
         implementation: as in `swap_attention`.
         path: of a JSON file, optional: there the comparison is kept as it
             grows. A call that finds it goes on with what is missing.
@@ -234,7 +245,7 @@ def compare_patterns(
     >>> comparison.increase("full").mean
     0.0
     """
-    rounds = _validation.check_positive_int("rounds", rounds)
+    rounds = _validation.check_non_negative_int("rounds", rounds)
     _validation.check_seed(seed)
     reader = measuring.Reader(model, length, last_tokens)
     plans = {
@@ -331,23 +342,32 @@ class _Measure:
         """`PatternResult` of a plan."""
         with plan.swap():
             losses = self.reader.losses(self.documents)
-        call = self._full_call  # compiled once
-        if plan is not self.full:
-            call = self._prefill(), plan.swap
-        calls = [self._full_call, call]
-        full_seconds, seconds = cost.seconds_side_by_side(calls, self.rounds)
-        full_bytes, num_bytes = (self._peak_bytes(*pair) for pair in calls)
         return PatternResult(
             name=name,
             swap=plan.config,
             layers=self.reader.num_sparse(plan.patterns),
             visible_keys=self.reader.visible_keys(plan.patterns),
             losses=losses,
-            seconds=seconds,
-            full_seconds=full_seconds,
-            bytes=num_bytes,
-            full_bytes=full_bytes,
+            **self._costs(plan),
         )
+
+    def _costs(self, plan):
+        """Times and memory of prefills."""
+        if not self.rounds:
+            names = ("seconds", "full_seconds", "bytes", "full_bytes")
+            return dict.fromkeys(names)
+        call = self._full_call  # compiled once
+        if plan is not self.full:
+            call = self._prefill(), plan.swap
+        calls = [self._full_call, call]
+        full_seconds, seconds = cost.seconds_side_by_side(calls, self.rounds)
+        full_bytes, num_bytes = (self._peak_bytes(*pair) for pair in calls)
+        return {
+            "seconds": seconds,
+            "full_seconds": full_seconds,
+            "bytes": num_bytes,
+            "full_bytes": full_bytes,
+        }
 
     def _prefill(self):
         """A function that reads a prompt; compiled, with the attention of its
@@ -397,9 +417,11 @@ class _Report:
         if name != _FULL:
             text += f" ({comparison.increase(name)})"
         seconds = time.monotonic() - self.start
+        text += f", {result.visible_keys:.0f} visible keys"
+        if result.speedup is not None:
+            text += f", prefill {result.speedup:.2f} times as fast"
         print(
             f"[{self.names.index(name) + 1}/{len(self.names)} {seconds:.0f} s] "
-            f"{name}: {text}, {result.visible_keys:.0f} visible keys, "
-            f"prefill {result.speedup:.2f} times as fast",
+            f"{name}: {text}",
             flush=True,
         )

@@ -50,12 +50,16 @@ class PromptResult:
         total_loss: float: the sum of the negative log-likelihoods of the
             answers' tokens, in nats.
         num_tokens: int: of all answers.
+        num_correct_tokens: int: of these, how many are the most probable one
+            after the right ones before it. Of a number whose digits are tokens
+            it tells how many digits are found.
     """
 
     num_prompts: int
     num_correct: int
     total_loss: float
     num_tokens: int
+    num_correct_tokens: int
 
     @property
     def accuracy(self):
@@ -75,6 +79,11 @@ class PromptResult:
     def loss(self):
         """Nats per token of the answers."""
         return self.total_loss / self.num_tokens
+
+    @property
+    def token_accuracy(self):
+        """The fraction of the answers' tokens that are right."""
+        return self.num_correct_tokens / self.num_tokens
 
 
 def evaluate_prompts(
@@ -130,12 +139,15 @@ def evaluate_prompts(
     ]
     if not pairs:
         raise ValueError("`prompts` is expected to hold one. Received: none")
-    answers = scorer.score_continuations(pairs)
+    answers = scorer.score_continuation_tokens(pairs)
     return PromptResult(
         num_prompts=len(pairs),
-        num_correct=sum(is_greedy for _, is_greedy in answers),
-        total_loss=-math.fsum(total for total, _ in answers),
+        num_correct=sum(bool(x.is_greedy.all()) for x in answers),
+        total_loss=-math.fsum(
+            float(token) for x in answers for token in x.log_probabilities
+        ),
         num_tokens=sum(len(answer) for _, answer in pairs),
+        num_correct_tokens=sum(int(x.is_greedy.sum()) for x in answers),
     )
 
 
@@ -174,16 +186,17 @@ def passkey(
 
     >>> from keras_sa import evaluation
     >>> [prompt] = evaluation.passkey(
-    ...     1, 160, haystack="It was dark. The night was long. " * 5,
-    ...     tokenizer="bytes", num_digits=3, seed=1,
+    ...     1, 165, haystack="It was dark. " * 9, tokenizer="bytes",
+    ...     num_digits=3, seed=1,
     ... )
     >>> print(prompt.context + prompt.answer)
     There is a pass key hidden in the text. Remember it.
-    The pass key is 591. The night was long. It was dark.
+    The pass key is 591. Remember it. 591 is the pass key. It was dark.
     What is the pass key? The pass key is 591
 
     Reference:
-        RULER, https://arxiv.org/abs/2404.06654
+        The needle of Landmark Attention, https://arxiv.org/abs/2305.16300; as
+        a task of RULER, https://arxiv.org/abs/2404.06654
     """
     _validation.check_positive_int("num_digits", num_digits)
 
@@ -191,7 +204,10 @@ def passkey(
         number = _number(draws, num_digits)
         return _Parts(
             intro="There is a pass key hidden in the text. Remember it.",
-            needles=[f"The pass key is {number}."],
+            needles=[
+                f"The pass key is {number}. Remember it. {number} is the pass "
+                "key."
+            ],
             question="What is the pass key?",
             cue="The pass key is",
             answer=f" {number}",
@@ -430,8 +446,8 @@ def few_shot(num_prompts, *, kind="capitals", num_shots=16, seed):
 
     Args:
         num_prompts: int.
-        kind: `"capitals"` of countries: knowledge; `"antonyms"`; or
-            `"successors"` of numbers: a rule.
+        kind: `"capitals"` of countries: knowledge; `"antonyms"`;
+            `"past_tenses"` of verbs; or `"successors"` of numbers: a rule.
         num_shots: int: examples before the one that is asked for.
         seed: int of at most 32 bits.
 

@@ -146,18 +146,35 @@ class TokenScorer:
             whether each of its tokens is the most probable one.
 
         Raises:
+            ValueError: as `score_continuation_tokens`.
+        """
+        return [
+            (
+                float(scores.log_probabilities.sum(dtype="float64")),
+                bool(scores.is_greedy.all()),
+            )
+            for scores in self.score_continuation_tokens(pairs)
+        ]
+
+    def score_continuation_tokens(self, pairs):
+        """Scores each token of sequences after others.
+
+        Args:
+            pairs: as in `score_continuations`.
+
+        Returns:
+            A list of `TokenScores` of arrays `[m]`, for the `m` tokens of each
+            continuation.
+
+        Raises:
             ValueError: for an empty list, a continuation of more than
                 `max_length` tokens, or tokens as in `score_sequences`.
         """
         scores = self.score_sequences([self._join(*pair) for pair in pairs])
-        results = []
-        for of_pair, (_, continuation) in zip(scores, pairs):
-            log_probabilities, is_greedy = (
-                x[-len(continuation) :] for x in of_pair
-            )
-            total = float(log_probabilities.sum(dtype="float64"))
-            results.append((total, bool(is_greedy.all())))
-        return results
+        return [
+            TokenScores(*(x[-len(continuation) :] for x in of_pair))
+            for of_pair, (_, continuation) in zip(scores, pairs)
+        ]
 
     def _join(self, context, continuation):
         if len(context) == 0 or len(continuation) == 0:

@@ -31,6 +31,20 @@ male female|summer winter|north south|east west|more less|many few
 always never|begin end|asleep awake|raw cooked
 """
 
+_PAST_TENSES = """
+go went|come came|see saw|take took|give gave|make made|know knew|find found
+think thought|tell told|feel felt|leave left|bring brought|begin began
+keep kept|hold held|write wrote|stand stood|hear heard|mean meant|meet met
+run ran|pay paid|sit sat|speak spoke|lead led|grow grew|lose lost|fall fell
+send sent|build built|understand understood|draw drew|break broke
+spend spent|rise rose|drive drove|buy bought|wear wore|choose chose
+eat ate|drink drank|sing sang|swim swam|fly flew|throw threw|catch caught
+teach taught|sell sold|sleep slept|win won|fight fought|forget forgot
+hide hid|ride rode|steal stole|shake shook|freeze froze|swear swore
+blow blew|tear tore|feed fed|seek sought|sink sank|ring rang
+walk walked|ask asked|call called|open opened|look looked|play played
+"""
+
 WORDS = """
 anchor apple arrow basket beacon blanket bottle branch bridge bucket butter
 candle canvas carpet castle cherry circle copper corner cotton desert dragon
@@ -51,5 +65,6 @@ def _pairs(text):
 PAIRS = {
     "capitals": _pairs(_CAPITALS),
     "antonyms": _pairs(_ANTONYMS),
+    "past_tenses": _pairs(_PAST_TENSES),
     "successors": [(str(n), str(n + 1)) for n in range(10, 99)],
 }

@@ -129,6 +129,18 @@ def test_time_and_memory(comparison):
         assert result.speedup == result.full_seconds / result.seconds
 
 
+def test_losses_alone(model, comparison, capsys):
+    received = compare(model, rounds=0, verbose=True)
+    for result, timed in zip(received.results, comparison.results):
+        np.testing.assert_allclose(
+            result.losses["all"], timed.losses["all"], rtol=1e-5
+        )
+        assert result.seconds is result.speedup is result.memory is None
+    columns, _, *rows = str(received).splitlines()
+    assert "prefill" not in columns + capsys.readouterr().out
+    assert {row.count(" | ") for row in (columns, *rows)} == {6}
+
+
 def test_the_model_is_as_it_was(model, comparison):
     assert hub.current_swap(model) is None
     paths = [v.path for v in model.variables]
@@ -173,7 +185,7 @@ def compare_names(name):
         full_bytes=None,
     )
     full = dataclasses.replace(result, name="full")
-    return PatternComparison({"last_tokens": 3}, full, (result,))
+    return PatternComparison({"last_tokens": 3, "rounds": 1}, full, (result,))
 
 
 def test_the_plot(comparison, tmp_path):
@@ -251,7 +263,7 @@ def test_a_file_of_another_comparison(model, tmp_path):
         ({"patterns": {"full": SlidingWindow(3)}}, "'full'"),
         ({"patterns": {"a": {9: SlidingWindow(3)}}}, "Received"),
         ({"last_tokens": 25}, "at most `length`"),
-        ({"rounds": 0}, "rounds"),
+        ({"rounds": -1}, "rounds"),
         ({"seed": None}, "seed"),
         ({"length": 2.5}, "length"),
     ],

@@ -58,7 +58,10 @@ def test_the_passkey_is_there_once_and_anywhere():
     prompts = evaluation.passkey(60, LENGTH, **TEXT)
     depths = []
     for prompt in prompts:
-        [found] = re.finditer(r"The pass key is (\d{5})\.", body(prompt))
+        [found] = re.finditer(
+            r"The pass key is (\d{5})\. Remember it\. \1 is the pass key\.",
+            body(prompt),
+        )
         assert prompt.answer == f" {found[1]}"
         depths.append(found.start() / len(body(prompt)))
     assert min(depths) < 0.1 and max(depths) > 0.8
@@ -142,7 +145,7 @@ def test_grading():
     model = models.build("qwen3", vocabulary_size=256, num_layers=1)
     prompts = [Prompt("abcdef gh", " x"), Prompt("some other", " yes")]
     result = evaluation.evaluate_prompts(model, prompts, tokenizer="bytes")
-    total, right = 0.0, []
+    total, right, num_right_tokens = 0.0, [], 0
     for prompt in prompts:
         tokens = np.array([[*(prompt.context + prompt.answer).encode()]])
         everything = {
@@ -157,10 +160,13 @@ def test_grading():
             logits[np.arange(len(targets)), targets]
             - np.log(np.exp(logits).sum(-1))
         ).sum()
-        right.append((logits.argmax(-1) == targets).all())
+        is_right = logits.argmax(-1) == targets
+        right.append(is_right.all())
+        num_right_tokens += is_right.sum()
     assert result.total_loss == pytest.approx(total, rel=1e-5)
     assert (result.num_prompts, result.num_tokens) == (2, 6)
     assert result.num_correct == sum(right)
+    assert result.num_correct_tokens == num_right_tokens
     assert result.loss == pytest.approx(total / 6)
 
 
@@ -184,11 +190,14 @@ def test_the_right_answer_is_right():
         tokenizer=to_bytes,
     )
     assert (result.num_correct, result.accuracy) == (1, 0.5)
+    # Of the other answer, some tokens may be right by accident.
+    assert 3 <= result.num_correct_tokens < 6
+    assert result.token_accuracy == result.num_correct_tokens / 6
 
 
 def test_the_interval():
     pytest.importorskip("scipy")
-    result = evaluation.PromptResult(50, 40, 1.0, 50)
+    result = evaluation.PromptResult(50, 40, 1.0, 50, 40)
     # Wilson's, by hand.
     z, n, p = 1.959964, 50, 0.8
     middle = p + z * z / (2 * n)

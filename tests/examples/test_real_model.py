@@ -34,10 +34,11 @@ def test_compares_patterns_and_goes_on(options, tmp_path):
     rows = table_rows(folder / "comparison.md")
     assert len(rows) == 1 + KINDS and rows[0][0] == "full"
     comparison = PatternComparison.load(folder / "comparison.json")
-    for name in ("sliding", "small world 3:1, first", "block routed"):
+    for name in ("sliding", "small world 3:1", "block routed"):
+        name = f"{name} at 8"
         assert abs(comparison[name].visible_keys - 8) < 2
     # The tiny model has one layer, which is the one that stays full, if any.
-    swap = json.dumps(comparison["stochastic, first, last"].swap)
+    swap = json.dumps(comparison["stochastic at 8, first, last"].swap)
     assert json.dumps(GlobalQueries(last=6).get_config()) in swap
     assert (folder / "comparison.png").is_file()
     again = run_to_the_end(NAME, *options)
@@ -64,10 +65,21 @@ def test_the_plan_that_is_kept_is_the_one_of_the_docs():
 @pytest.mark.parametrize("task", ["passkey", "words", "capitals"])
 def test_asks(options, tmp_path, task):
     options = (*options, "--ask", task, "--prompts", "2", "--length", "300")
+    options = (*options, "--batch-size", "2", "--visible-keys", "8", "12")
+    options = (*options, "--kinds", "stochastic", "block-routed")
+    options = (*options, "--variants", "plain", "first", "full")
     printed = run_to_the_end(NAME, *options)
-    assert printed.count("of 2 right") == 1 + KINDS
     rows = table_rows(tmp_path / "real_model" / f"{task}.md")
-    assert len(rows) == 1 + KINDS and len(rows[0]) == 5
+    names = ["full"]
+    for budget in (8, 12):
+        names += [
+            f"stochastic at {budget}",
+            f"stochastic at {budget}, first",
+            f"stochastic at {budget}, first, last, full",
+            f"block routed at {budget}",
+        ]
+    assert [row[0] for row in rows] == names and len(rows[0]) == 6
+    assert printed.count("of 2 right") == len(names)
 
 
 def test_too_few_documents_are_explained(options):

@@ -14,7 +14,12 @@ from keras_sa import hub
 from keras_sa.evaluation import measuring
 from keras_sa.patterns import Full
 
-NUM_SHOTS = {"capitals": 16, "antonyms": 20, "successors": 16}
+NUM_SHOTS = {
+    "capitals": 16,
+    "antonyms": 20,
+    "past_tenses": 16,
+    "successors": 16,
+}
 HIDING = {
     "passkey": evaluation.passkey,
     "needles": evaluation.needles,
@@ -39,7 +44,8 @@ class Answers:
     rows: dict
 
     def __str__(self):
-        columns = ["pattern", "visible keys", "right", "interval", "loss"]
+        columns = ["pattern", "visible keys", "right", "interval"]
+        columns += ["tokens right", "loss"]
         return tabulate(columns, [self._row(name) for name in self.rows])
 
     def _row(self, name):
@@ -52,6 +58,7 @@ class Answers:
             f"{keys:.1f}",
             f"{result.accuracy:.0%}",
             f"{low:.0%} - {high:.0%}",
+            f"{result.token_accuracy:.0%}",
             f"{result.loss:.3f}",
         ]
 
@@ -67,6 +74,7 @@ def ask(arguments, model):
     length = max(len(encode(x.context + x.answer)) for x in prompts)
     causal_lm = model.causal_lm
     reader = measuring.Reader(causal_lm, length, last_tokens=1)
+    scorer = evaluation.TokenScorer(causal_lm, arguments.batch_size)
     settings = {
         "task": arguments.ask,
         "prompts": len(prompts),
@@ -74,6 +82,11 @@ def ask(arguments, model):
         "end": prompts[0].context[-100:],
         "parameters": int(causal_lm.count_params()),
         "seed": arguments.seed,
+        "first": arguments.first,
+        "last": arguments.last,
+        "full_layers": arguments.full_layers,
+        "layers": arguments.layers,
+        "dtype": causal_lm.dtype_policy.name,
     }
     path = arguments.output / f"{arguments.ask}.json"
     kept = measuring.read_json(path, settings) or {"rows": {}}
@@ -83,7 +96,7 @@ def ask(arguments, model):
     for name, pattern in wanted.items():
         row = kept["rows"].get(name)
         if row is None:
-            row = measure(arguments, reader, pattern, prompts, coder)
+            row = measure(arguments, reader, scorer, pattern, prompts, coder)
         answers.rows[name] = row
         answers.save(path)
         print(
@@ -93,14 +106,12 @@ def ask(arguments, model):
     return answers
 
 
-def measure(arguments, reader, pattern, prompts, coder):
+def measure(arguments, reader, scorer, pattern, prompts, coder):
     options = {"seed": arguments.seed}
     if not isinstance(pattern, dict):  # which names its layers
         options["layers"] = arguments.layers
     with hub.swap_attention(reader.model, pattern, **options) as swap:
-        result = evaluation.evaluate_prompts(
-            reader.model, prompts, tokenizer=coder, batch_size=1
-        )
+        result = evaluation.evaluate_prompts(scorer, prompts, tokenizer=coder)
     return {
         "visible_keys": reader.visible_keys(swap.patterns),
         **dataclasses.asdict(result),
@@ -121,7 +132,7 @@ def make_prompts(arguments, coder):
         return evaluation.few_shot(
             arguments.prompts,
             kind=arguments.ask,
-            num_shots=NUM_SHOTS[arguments.ask],
+            num_shots=arguments.shots or NUM_SHOTS[arguments.ask],
             **options,
         )
     options["tokenizer"] = coder

@@ -9,8 +9,9 @@
 
 Reads the beginnings of the text files of a folder under full attention and
 under sliding windows, stochastic windows, small worlds, dilated windows and
-mixtures of blocks, each alone, with the first tokens visible to all, with the
-last tokens attending to everything, and with some layers full. With --choose it
+mixtures of blocks: plain, then with the first tokens visible to all, then with
+the last tokens attending to everything too, and then with some layers full too
+(--variants plain first last full). With --choose it
 finds a pattern for each layer within a rise of the loss. With --ask it asks for
 what is hidden in the text, or for one more of a few shots.
 
@@ -24,15 +25,32 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
 from examples.shared import command_line
 
-FEW_SHOT = ("capitals", "antonyms", "successors")
+FEW_SHOT = ("capitals", "antonyms", "past_tenses", "successors")
 TASKS = ("passkey", "needles", "values", "variables", "words", *FEW_SHOT)
+KINDS = {
+    "sliding": "SlidingWindow",
+    "stochastic": "Stochastic",
+    "small-world-1:1": "half of the visible keys each, in one softmax",
+    "small-world-3:1": "three quarters of the nearest, one of random keys",
+    "sliding-and-dilated": "half of the nearest, half of every 16th key",
+    "block-routed": "BlockRouted",
+}
+VARIANTS = ("plain", "first", "last", "full")
 
 
 def parse_arguments():
     parser = command_line.make_parser(__doc__)
     command_line.add_model_arguments(parser)
     add = parser.add_argument
-    add("--visible-keys", type=int, default=128, help="per token, in the mean")
+    add(
+        "--visible-keys",
+        type=int,
+        nargs="+",
+        default=[128],
+        help="per token, in the mean; each number with each kind and variant",
+    )
+    add("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    add("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     add("--documents", type=int, default=8, help="files that are read")
     add("--first", type=int, default=4, help="tokens that all others attend to")
     add(
@@ -55,7 +73,14 @@ def parse_arguments():
     )
     add("--ask", choices=TASKS, help="instead: prompts of this kind")
     add("--prompts", type=int, default=20, help="of --ask")
-    add("--rounds", type=int, default=3, help="of which times are the least")
+    add("--shots", type=int, help="of --ask: examples, for as many as fit")
+    add("--batch-size", type=int, default=1, help="prompts at a time")
+    add(
+        "--rounds",
+        type=int,
+        default=3,
+        help="of which times are the least; 0: only losses",
+    )
     add(
         "--output",
         type=pathlib.Path,
@@ -65,7 +90,7 @@ def parse_arguments():
     command_line.check_at_least_one(
         parser,
         arguments,
-        *("visible_keys", "documents", "first", "last", "prompts"),
+        *("documents", "first", "last", "prompts", "batch_size"),
     )
     return arguments
 
