@@ -1,6 +1,7 @@
 """Prompts with short answers, under each pattern."""
 
 import dataclasses
+import json
 
 import numpy as np
 
@@ -49,34 +50,57 @@ class Answers:
         return tabulate(columns, [self._row(name) for name in self.rows])
 
     def _row(self, name):
-        values = dict(self.rows[name])
-        keys = values.pop("visible_keys")
-        result = evaluation.PromptResult(**values)
+        result = self.result(name)
         low, high = result.interval
         return [
             name,
-            f"{keys:.1f}",
+            f"{self.rows[name]['visible_keys']:.1f}",
             f"{result.accuracy:.0%}",
             f"{low:.0%} - {high:.0%}",
             f"{result.token_accuracy:.0%}",
             f"{result.loss:.3f}",
         ]
 
+    def result(self, name):
+        """`PromptResult` under a pattern."""
+        values = dict(self.rows[name])
+        del values["visible_keys"]
+        return evaluation.PromptResult(**values)
+
     def save(self, path):
         measuring.write_json(path, dataclasses.asdict(self))
 
+    @classmethod
+    def load(cls, path):
+        return cls(**json.loads(path.read_text()))
 
-def ask(arguments, model):
+
+def side_by_side(answers):
+    """A table of how many are right.
+
+    Args:
+        answers: dict of tasks to `Answers` under the same patterns.
+    """
+
+    def row(name):
+        return [name, *(f"{x.result(name).accuracy:.0%}" for x in columns)]
+
+    columns = answers.values()
+    names = next(iter(columns)).rows
+    return tabulate(["pattern", *answers], [row(name) for name in names])
+
+
+def ask(arguments, model, task):
     """Asks under full attention and under each pattern; kept as it goes."""
     coder = tokenizer_of(model)
-    prompts = make_prompts(arguments, coder)
+    prompts = make_prompts(arguments, task, coder)
     encode, _ = coder
     length = max(len(encode(x.context + x.answer)) for x in prompts)
     causal_lm = model.causal_lm
     reader = measuring.Reader(causal_lm, length, last_tokens=1)
     scorer = evaluation.TokenScorer(causal_lm, arguments.batch_size)
     settings = {
-        "task": arguments.ask,
+        "task": task,
         "prompts": len(prompts),
         "longest": length,
         "end": prompts[0].context[-100:],
@@ -88,22 +112,22 @@ def ask(arguments, model):
         "layers": arguments.layers,
         "dtype": causal_lm.dtype_policy.name,
     }
-    path = arguments.output / f"{arguments.ask}.json"
+    path = arguments.output / f"{task}_measured.json"
     kept = measuring.read_json(path, settings) or {"rows": {}}
+    measured = Answers(settings, kept["rows"])  # under other patterns too
     layers = layers_of(arguments, causal_lm)
     wanted = {"full": Full(), **patterns_at(arguments, layers, length)}
-    answers = Answers(settings, {})
     for name, pattern in wanted.items():
-        row = kept["rows"].get(name)
+        row = measured.rows.get(name)
         if row is None:
             row = measure(arguments, reader, scorer, pattern, prompts, coder)
-        answers.rows[name] = row
-        answers.save(path)
+            measured.rows[name] = row
+            measured.save(path)
         print(
-            f"  {name}: {row['num_correct']} of {len(prompts)} right",
+            f"  {task}: {name}: {row['num_correct']} of {len(prompts)} right",
             flush=True,
         )
-    return answers
+    return Answers(settings, {name: measured.rows[name] for name in wanted})
 
 
 def measure(arguments, reader, scorer, pattern, prompts, coder):
@@ -126,21 +150,21 @@ def tokenizer_of(model):
     return lambda text: np.asarray(tokenizer(text)).tolist(), str
 
 
-def make_prompts(arguments, coder):
+def make_prompts(arguments, task, coder):
     options = {"seed": arguments.seed}
-    if arguments.ask in NUM_SHOTS:
+    if task in NUM_SHOTS:
         return evaluation.few_shot(
             arguments.prompts,
-            kind=arguments.ask,
-            num_shots=arguments.shots or NUM_SHOTS[arguments.ask],
+            kind=task,
+            num_shots=arguments.shots or NUM_SHOTS[task],
             **options,
         )
     options["tokenizer"] = coder
-    if arguments.ask == "words":
+    if task == "words":
         return evaluation.frequent_words(
             arguments.prompts, arguments.length, **options
         )
-    return HIDING[arguments.ask](
+    return HIDING[task](
         arguments.prompts,
         arguments.length,
         haystack=read_haystack(arguments),

@@ -11,6 +11,7 @@ from examples.shared.command_line import announce
 from examples.shared.command_line import announce_end
 from examples.shared.reports import can_plot
 from examples.studies.real_model.asking import ask
+from examples.studies.real_model.asking import side_by_side
 from examples.studies.real_model.patterns import layers_of
 from examples.studies.real_model.patterns import patterns_at
 from keras_sa import evaluation
@@ -22,20 +23,27 @@ def main(arguments):
     announce(2, 3, "measurements")
     print(f"  to go on after a stop: {shlex.join(['python', *sys.argv])}")
     if arguments.ask:
-        result, name = ask(arguments, model), arguments.ask
-    elif arguments.choose:
-        result, name = choose(arguments, model), "chosen"
+        results = {task: ask(arguments, model, task) for task in arguments.ask}
+        tables = {**results, "answers": side_by_side(results)}
     else:
-        result, name = compare(arguments, model), "comparison"
+        if arguments.choose:
+            results = {"chosen": choose(arguments, model)}
+        else:
+            results = {"comparison": compare(arguments, model)}
+        tables = results
     announce(3, 3, "the report")
-    print(f"\n{result}\n")
     folder = arguments.output
-    paths = [folder / f"{name}.md", folder / f"{name}.json"]
-    paths[0].write_text(f"{result}\n", encoding="utf-8")
-    result.save(paths[1])
-    if can_plot() and hasattr(result, "plot"):
-        paths.append(folder / f"{name}.png")
-        result.plot(paths[-1])
+    paths = []
+    for name, table in tables.items():
+        print(f"\n{name}\n\n{table}\n")
+        paths.append(folder / f"{name}.md")
+        paths[-1].write_text(f"{table}\n", encoding="utf-8")
+    for name, result in results.items():
+        paths.append(folder / f"{name}.json")
+        result.save(paths[-1])
+        if can_plot() and hasattr(result, "plot"):
+            paths.append(folder / f"{name}.png")
+            result.plot(paths[-1])
     announce_end(paths)
 
 

@@ -71,9 +71,14 @@ def parse_arguments():
         metavar="INCREASE",
         help="instead: a pattern for each layer, within this rise of the loss",
     )
-    add("--ask", choices=TASKS, help="instead: prompts of this kind")
+    add(
+        "--ask",
+        nargs="+",
+        choices=TASKS,
+        help="instead: prompts of these kinds",
+    )
     add("--prompts", type=int, default=20, help="of --ask")
-    add("--shots", type=int, help="of --ask: examples, for as many as fit")
+    add("--shots", type=int, help="examples of a few-shot prompt")
     add("--batch-size", type=int, default=1, help="prompts at a time")
     add(
         "--rounds",
