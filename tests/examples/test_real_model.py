@@ -8,6 +8,9 @@ from example_runs import run_example
 from example_runs import run_to_the_end
 from example_runs import table_rows
 
+from examples.studies.real_model.asking import Answers
+from examples.studies.real_model.asking import side_by_side
+from examples.studies.real_model.run import FEW_SHOT
 from keras_sa.evaluation import ChosenPatterns
 from keras_sa.evaluation import PatternComparison
 from keras_sa.patterns import Full
@@ -60,6 +63,18 @@ def test_the_plan_that_is_kept_is_the_one_of_the_docs():
     assert len(chosen.patterns) == 29 and 8 not in chosen.patterns
     page = (ROOT / "docs" / "real_models.md").read_text()
     assert str(chosen).splitlines()[-1] in page
+
+
+def test_the_answers_that_are_kept_are_those_of_the_docs():
+    folder = ROOT / "examples" / "studies" / "real_model" / "kept"
+    answers = {
+        task: Answers.load(folder / f"few_shot_{task}.json")
+        for task in FEW_SHOT
+    }
+    assert {x.settings["prompts"] for x in answers.values()} == {100}
+    page = (ROOT / "docs" / "real_models.md").read_text()
+    assert side_by_side(answers) in page
+    assert str(Answers.load(folder / "passkey_1024.json")) in page
 
 
 def test_asks(options, tmp_path):
